@@ -18,11 +18,12 @@ use crate::process::{self, Failure};
 
 /// The crates without circles. The specification is not in the list, because a policy has an
 /// algorithm, and an algorithm decides about a policy.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "tollgate",
     "tollgate-admin",
     "tollgate-cli",
     "tollgate-config",
+    "tollgate-engine",
     "tollgate-gateway",
     "tollgate-memory",
     "tollgate-redis",

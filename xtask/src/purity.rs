@@ -1,5 +1,8 @@
 //! Checks the dependencies between crates against the architecture.
 
+use std::path::Path;
+use std::{fs, io};
+
 use crate::process::{self, Failure};
 use crate::workspace::{Dependency, Metadata};
 
@@ -31,7 +34,7 @@ impl Boundary {
     }
 }
 
-const BOUNDARIES: [Boundary; 10] = [
+const BOUNDARIES: [Boundary; 11] = [
     Boundary::new(
         "tollgate-core",
         "async-std axum chrono crossbeam dashmap fred futures getrandom http hyper jiff libc mio \
@@ -39,6 +42,13 @@ const BOUNDARIES: [Boundary; 10] = [
         "the core receives the time as an argument, and has no clock, I/O or runtime",
     )
     .only("smallvec thiserror"),
+    Boundary::new(
+        "tollgate-engine",
+        "async-std axum chrono crossbeam fred futures getrandom http hyper jiff mio quanta rand \
+         redis smol socket2 time tokio tonic tower tracing",
+        "the engine receives the time and the store's replies as arguments",
+    )
+    .only("parking_lot smallvec tollgate-core"),
     Boundary::new("tollgate-memory", "axum fred http hyper redis tonic tower", STORE),
     Boundary::new("tollgate-redis", "axum http hyper tollgate-memory tonic tower", STORE),
     Boundary::new(
@@ -88,7 +98,14 @@ const BOUNDARIES: [Boundary; 10] = [
 
 const STORE: &str = "a store depends neither on HTTP nor on another store";
 
+/// The crates whose callers wait for them, so they contain no `async` code.
+const SYNCHRONOUS: [&str; 2] = ["tollgate-core", "tollgate-engine"];
+
 pub(crate) fn run() -> Result<(), Failure> {
+    for package in SYNCHRONOUS {
+        let folder = process::root().join("crates").join(package).join("src");
+        check_synchronous(package, &folder)?;
+    }
     let packages = Metadata::read()?.packages;
     for boundary in &BOUNDARIES {
         let package = packages.iter().find(|package| package.name == boundary.package);
@@ -128,6 +145,30 @@ fn check(boundary: &Boundary, dependencies: &[Dependency]) -> Result<(), Failure
     Ok(())
 }
 
+fn check_synchronous(package: &str, folder: &Path) -> Result<(), Failure> {
+    let broken = |error: io::Error| Failure::Broken(format!("{}: {error}", folder.display()));
+    for entry in folder.read_dir().map_err(broken)? {
+        let path = entry.map_err(broken)?.path();
+        if path.is_dir() {
+            check_synchronous(package, &path)?;
+        } else if is_async(&fs::read_to_string(&path).map_err(broken)?) {
+            return Err(Failure::Broken(format!(
+                "{package} must not wait, but {} contains `async` code\n\
+                 cure: return what the caller has to wait for",
+                path.display(),
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the code outside of comments contains `async` or `.await`.
+fn is_async(source: &str) -> bool {
+    let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| line.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')))
+        .any(|word| matches!(word, "async" | "await"))
+}
+
 fn intruder<'a>(tree: &'a str, boundary: &Boundary) -> Option<&'a str> {
     let mut names = tree.lines().filter_map(|line| line.split_whitespace().next());
     names.find(|name| boundary.forbidden.split(' ').any(|family| is_of(family, name)))
@@ -152,6 +193,13 @@ mod tests {
         for name in ["httparse", "predis", "bytes"] {
             assert_eq!(intruder(&tree(name), &LAYER), None, "{name}");
         }
+    }
+
+    #[test]
+    fn async_code_is_found_outside_of_comments() {
+        assert!(is_async("fn f() {}\n    pub async fn g() {}"));
+        assert!(is_async("let reply = reply.await;"));
+        assert!(!is_async("/// An async caller polls it: `reply.await`.\nlet is_async = true;"));
     }
 
     #[test]

@@ -85,6 +85,41 @@ impl Decision {
             _ => Micros::ZERO,
         }
     }
+
+    /// Returns the receipt if this decision charged `charge`, which is one of a request's `charges`.
+    /// See [`Verdict::receipts`].
+    pub fn receipt(
+        &self,
+        charge: &Charge<'_>,
+        charges: &[Charge<'_>],
+        decided_at: Timestamp,
+        source: Source,
+        next_id: impl FnOnce() -> ReceiptId,
+    ) -> Option<Receipt> {
+        let Outcome::Allow { delay, charged_at, refunded } = self.outcome else { return None };
+        let resets_at = match source {
+            _ if charge.policy.is_concurrency() => charged_at + charge.policy.window(),
+            // The numbers date from the grant of the lease.
+            Source::Lease => charged_at,
+            _ => decided_at + self.reset_after,
+        };
+        // A shadow charge takes no units from a quota that an enforced charge also uses.
+        let took = charge.enforce
+            || !charges.iter().any(|other| other.enforce && other.shares_quota_with(charge));
+        (took && charge.cost > Cost::ZERO).then(|| Receipt {
+            id: next_id(),
+            source,
+            policy: charge.policy.clone(),
+            key: charge.key.clone(),
+            charged: Charged {
+                cost: charge.cost,
+                charged_at,
+                leaves_at: decided_at + delay,
+                resets_at,
+                refunded,
+            },
+        })
+    }
 }
 
 /// The store that reached a verdict: the primary store, or its local fallback.
@@ -179,31 +214,7 @@ impl Verdict {
         mut next_id: impl FnMut() -> ReceiptId + 'a,
     ) -> impl Iterator<Item = Receipt> + 'a {
         charges.iter().zip(&self.decisions).filter_map(move |(charge, decision)| {
-            let Outcome::Allow { delay, charged_at, refunded } = decision.outcome else {
-                return None;
-            };
-            let resets_at = match self.source {
-                _ if charge.policy.is_concurrency() => charged_at + charge.policy.window(),
-                // The numbers date from the grant of the lease.
-                Source::Lease => charged_at,
-                _ => self.decided_at + decision.reset_after,
-            };
-            // A shadow charge takes no units from a quota that an enforced charge also uses.
-            let took = charge.enforce
-                || !charges.iter().any(|other| other.enforce && other.shares_quota_with(charge));
-            (took && charge.cost > Cost::ZERO).then(|| Receipt {
-                id: next_id(),
-                source: self.source,
-                policy: charge.policy.clone(),
-                key: charge.key.clone(),
-                charged: Charged {
-                    cost: charge.cost,
-                    charged_at,
-                    leaves_at: self.decided_at + delay,
-                    resets_at,
-                    refunded,
-                },
-            })
+            decision.receipt(charge, charges, self.decided_at, self.source, &mut next_id)
         })
     }
 

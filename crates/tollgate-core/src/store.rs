@@ -93,9 +93,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// to one capacity. A receipt can be settled only once; after that the result is
     /// [`Settlement::Repeated`].
     ///
-    /// If the key has since been charged under a different quota for the same policy, the charges
-    /// cannot be told apart, and no units are refunded. Permits are the exception, because they
-    /// retain their timestamps.
+    /// If the key was also charged under other quotas for the same policy, each of them refunds the
+    /// units if it counts this charge. A quota that was first used after the charge only knows how
+    /// many units counted then, so it refunds nothing. Permits are the exception, because they
+    /// retain their timestamps under every quota.
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>>;
 
     /// Renews a permit ([`Policy::is_concurrency`]) in one step, during which no other request can

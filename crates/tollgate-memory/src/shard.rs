@@ -12,9 +12,10 @@ use crate::versions::Change;
 ///
 /// Keys without room share one overflow entry per policy. While that entry is live, a new key that
 /// does find room starts with a copy of its state. Otherwise, a client already counted in the
-/// overflow entry would get a new quota. Each shard has its own overflow entries, so a flood of
-/// keys does not contend for a common lock, and a full shard does not affect new keys in other
-/// shards.
+/// overflow entry would get a new quota. A known key that is charged under another version of its
+/// quota, and has no room for this version's state, uses the overflow entry too. Each shard has its
+/// own overflow entries, so a flood of keys does not contend for a common lock, and a full shard
+/// does not affect new keys in other shards.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) own: Part,
@@ -77,7 +78,7 @@ impl Shard {
         let entry_key = EntryKey { policy, key, hash, table: self.own.table(policy, charges) };
         let mut place = self.own.find(entry_key);
         if let Place::Moved { from } = place
-            && self.own.is_fresh(from, entry_key, now)
+            && self.own.may_forget(from, entry_key, now)
         {
             // The result must be the same as if this key had already been swept.
             self.own.forget_in(from, entry_key);
@@ -89,7 +90,8 @@ impl Shard {
             Place::Here => true,
             // A known key may need room for another state.
             Place::Moved { .. } | Place::Versions | Place::New => {
-                self.makes_room(entry_key, place, now)
+                !self.may_have_overflowed(entry_key, place)
+                    && self.makes_room(entry_key, place, now)
             }
         };
         if fits {
@@ -109,6 +111,22 @@ impl Shard {
     /// Clears the current request's reservations.
     pub(crate) fn finish(&mut self) {
         (self.reserved, self.reserved_states) = (Bounds::default(), 0);
+    }
+
+    /// Whether a known key without a state under this version may have been charged in the overflow
+    /// entry, when there was no room for another state. It stays there while the entry is live,
+    /// because its other states do not count these charges.
+    fn may_have_overflowed(&self, entry_key: EntryKey<'_>, place: Place) -> bool {
+        let policy = entry_key.policy;
+        let has_version = match place {
+            // All versions of a concurrency limit share a state.
+            Place::Moved { .. } => policy.is_concurrency(),
+            Place::Versions => {
+                self.own.versions(entry_key).is_some_and(|entry| entry.has_version(policy))
+            }
+            Place::Here | Place::New => true,
+        };
+        !has_version && self.shared.knows(policy, self.shared.hash(&SHARED), &SHARED)
     }
 
     /// Whether there is room for the state, removing expired keys first if necessary.
@@ -136,6 +154,7 @@ impl Shard {
         match seat.place {
             _ if seat.shared => None,
             Place::Here => Some(policy),
+            Place::Moved { from } if self.own.is_fresh(from, seat.entry_key, now) => None,
             Place::Moved { from } => Some(self.own.policy(from)),
             Place::Versions => {
                 self.own.versions(seat.entry_key).map(|entry| entry.debtor(policy, now))

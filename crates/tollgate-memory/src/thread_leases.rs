@@ -189,8 +189,8 @@ impl<C: Clock> ThreadLeases<C> {
         })
     }
 
-    /// Takes a block, and spends the request's `missing` units from it. Near the limit, the store
-    /// grants only these units.
+    /// Takes a block, and spends the request's `missing` units from it, in addition to the rest of
+    /// the old block. Near the limit, the store grants only these units.
     fn refill(
         &self,
         block: &mut Block,
@@ -203,6 +203,11 @@ impl<C: Clock> ThreadLeases<C> {
         if !verdict.is_admitted() && units > missing {
             (block.next, units) = (1, missing);
             verdict = self.decide_one(charge, Cost::new(units))?;
+        }
+        if !verdict.is_admitted() && missing < charge.cost.get() {
+            // The rest of the block may expire while the client waits, so it has to wait until all
+            // its units fit.
+            return self.decide_one(charge, charge.cost);
         }
         if let Outcome::Allow { .. } = verdict.decisions()[0].outcome {
             (block.left, block.decision) = (units - missing, verdict.decisions()[0]);

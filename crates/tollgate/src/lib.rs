@@ -24,6 +24,9 @@
 //! # }
 //! ```
 //!
+//! For jobs, messages and other calls that are not HTTP requests, a [`Limiter`] decides in the same
+//! way, and lets calls wait in order.
+//!
 //! Serve `app()?.into_make_service_with_connect_info::<SocketAddr>()` so the layer can see the
 //! client's address. The [README] and [choosing.md] help to choose an algorithm and a store;
 //! [examples] has small programs.
@@ -66,12 +69,14 @@ pub mod access;
 pub mod body;
 mod cost;
 pub mod denial;
+pub(crate) mod drive;
 mod grpc;
 mod head;
 pub mod headers;
 pub mod key;
 pub mod layer;
 pub mod limit;
+pub mod limiter;
 pub mod observe;
 mod paths;
 pub mod policy;
@@ -79,12 +84,14 @@ mod settling;
 pub mod store;
 pub mod tier;
 
-// A test limits the crate root to 20 names, including the modules. Everything else is in a module.
+// A test limits the crate root to 22 names, including the modules. Everything else is in a module.
 pub use cost::Costs;
 #[doc(inline)]
 pub use layer::RateLimitLayer;
 #[doc(inline)]
 pub use limit::Limit;
+#[doc(inline)]
+pub use limiter::Limiter;
 #[doc(inline)]
 pub use tollgate_core::{Policy, Quota, Store, StoreExt};
 #[cfg(feature = "memory")]
@@ -122,6 +129,7 @@ mod documents {
 
     pages! {
         ApiKeys: "how-to/api-keys.md",
+        Calls: "how-to/calls.md",
         Clients: "how-to/clients.md",
         Costs: "how-to/costs.md",
         Denials: "how-to/denials.md",

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
+use tollgate_core::{Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
+use tollgate_engine::{Corrects, Limit as Rule, Mode};
 
 use crate::cost::Costs;
 use crate::head::Condition;
@@ -36,13 +37,10 @@ use crate::tier::Tier;
 pub struct Limit {
     pub(crate) policy: Policy,
     pub(crate) key: Arc<dyn KeySource>,
-    /// Neither shadow nor soft.
-    pub(crate) enforce: bool,
-    pub(crate) shadow: bool,
+    pub(crate) mode: Mode,
     pub(crate) hides_headers: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
-    pub(crate) on_exceeded: OnExceeded,
     pub(crate) settling: Settling,
     tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
@@ -164,12 +162,10 @@ impl Limit {
         Self {
             policy,
             key: Arc::new(key),
-            enforce: true,
-            shadow: false,
+            mode: Mode::Reject,
             hides_headers: false,
             costs,
             on_missing_key: None,
-            on_exceeded: OnExceeded::Reject,
             settling: Settling::default(),
             tiers: Vec::new(),
             conditions: Vec::new(),
@@ -216,7 +212,7 @@ impl Limit {
     /// shadow policies apply, and their keys count toward the store's memory bounds.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
-        (self.shadow, self.enforce) = (true, false);
+        self.mode = Mode::Shadow;
         self
     }
 
@@ -278,16 +274,14 @@ impl Limit {
     /// [`OnExceeded::Reject`] also denies the request, the layer rejects it immediately.
     #[must_use]
     pub const fn on_exceeded(mut self, on_exceeded: OnExceeded) -> Self {
-        self.on_exceeded = on_exceeded;
-        self.enforce = !(self.shadow || matches!(on_exceeded, OnExceeded::Annotate));
-        self
-    }
-
-    pub(crate) const fn max_wait(&self) -> Option<Duration> {
-        match self.on_exceeded {
-            OnExceeded::Wait { max } if self.enforce => Some(max),
-            _ => None,
+        if !self.is_shadow() {
+            self.mode = match on_exceeded {
+                OnExceeded::Reject => Mode::Reject,
+                OnExceeded::Annotate => Mode::Annotate,
+                OnExceeded::Wait { max } => Mode::Wait(max),
+            };
         }
+        self
     }
 
     /// Treats the cost as an estimate that is corrected when the response is known. See
@@ -464,17 +458,17 @@ impl Limit {
 
     /// Whether this is a [shadow policy](Self::shadow).
     pub const fn is_shadow(&self) -> bool {
-        self.shadow
+        matches!(self.mode, Mode::Shadow)
     }
 
     /// Whether this is a soft limit, with [`OnExceeded::Annotate`].
     pub const fn is_soft(&self) -> bool {
-        !self.shadow && matches!(self.on_exceeded, OnExceeded::Annotate)
+        matches!(self.mode, Mode::Annotate)
     }
 
     /// Whether the limit can deny requests: it is neither shadow nor soft.
     pub const fn is_enforced(&self) -> bool {
-        self.enforce
+        self.mode.enforces()
     }
 
     /// Whether all clients share one quota.
@@ -494,8 +488,16 @@ impl Limit {
         }
     }
 
-    pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {
-        Charge { policy: &self.policy, key, cost, enforce: self.enforce, dry: false }
+    /// Returns what the engine needs of this limit, with the quotas of these tiers.
+    pub(crate) fn rule(&self, tiers: &[Tier]) -> Rule {
+        let Settling { reserve, counts } = &self.settling;
+        let reserve = reserve.as_ref().map(Reserve::lapses_after);
+        Rule {
+            policy: self.policy.clone(),
+            in_tiers: tiers.iter().map(|tier| self.policy_in(Some(tier)).clone()).collect(),
+            mode: self.mode,
+            corrects: Corrects { counts: counts.is_some(), reserve },
+        }
     }
 
     pub(crate) const fn has_conditions(&self) -> bool {
@@ -516,4 +518,4 @@ fn policy_like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, Poli
     }
 }
 
-debug_fields!(Limit, policy, tiers, enforce, on_exceeded, settling, on_missing_key);
+debug_fields!(Limit, policy, tiers, mode, settling, on_missing_key);

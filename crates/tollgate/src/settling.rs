@@ -64,8 +64,8 @@ impl Reserve {
         self
     }
 
-    pub(crate) fn has_lapsed(&self, age: Duration) -> bool {
-        age >= Duration::from(self.lapses_after)
+    pub(crate) const fn lapses_after(&self) -> Micros {
+        self.lapses_after
     }
 
     pub(crate) fn stated(&self, headers: &HeaderMap) -> Option<Cost> {

@@ -69,7 +69,8 @@ pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier, TokenCheck};
 pub use name::{SubjectName, SubjectNameError};
 pub use path_param::PathParam;
 pub use route::{MatchedRoute, RoutePattern};
-pub use source::{KeyError, KeySource, Or, Subject, SubjectKind};
+pub use source::{KeyError, KeySource, Or, Subject};
+pub use tollgate_engine::SubjectKind;
 
 /// Logs sources that cannot work, at most once a minute, because every request fails the same way.
 #[derive(Debug, Default)]

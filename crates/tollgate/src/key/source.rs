@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use tollgate_core::Key;
+use tollgate_engine::SubjectKind;
 
 use super::name::SubjectName;
 use crate::head::RequestHead;
@@ -15,35 +16,6 @@ pub struct Subject {
     pub kind: SubjectKind,
     /// The key under which the quota is stored.
     pub key: Key,
-}
-
-/// The kind of identity behind a key. It has few values, so metrics can use it as a label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SubjectKind {
-    /// All clients together.
-    Global,
-    /// A client address, or the network around it.
-    Ip,
-    /// An API key.
-    ApiKey,
-    /// A verified user.
-    User,
-    /// Any other kind: a header, a route, a closure's result.
-    Other,
-}
-
-impl SubjectKind {
-    /// Returns this kind's name in logs and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Global => "global",
-            Self::Ip => "ip",
-            Self::ApiKey => "api_key",
-            Self::User => "user",
-            Self::Other => "other",
-        }
-    }
 }
 
 /// Finds a request's key, for example a client address or an API key.

@@ -1,58 +1,49 @@
 //! How a request gets into the service: finds the limits that apply, calls the store, and applies
 //! its reply.
 
-use std::mem;
 use std::sync::Arc;
 
-use tollgate_core::{Decision, Store};
+use tollgate_core::{Decision, Micros, Store};
+use tollgate_engine::{AppliedLimit, Charges, TierIndex};
 
 use super::compiled::CompiledLimit;
-use super::judge::judge;
 use super::respond::{self, OwnResponse};
-use super::row::{Row, TierIndex};
-use super::rows::Rows;
-use super::state::LayerState;
-use super::wait::{self, Waiting};
+use super::state::{Http, LayerState};
 use crate::access::{AccessLists, Listed};
 use crate::denial::Denial;
-use crate::key::{KeyError, Subject, SubjectKind};
+use crate::drive::{Decided, Progress, Waiting};
+use crate::key::{KeyError, Subject, SubjectKind, route};
 use crate::{OnMissingKey, RequestHead};
 
-pub(super) enum Admission {
+pub(super) enum Admission<St: Store> {
     /// The request goes to the service.
     Pass,
     Respond(OwnResponse),
     /// The request waits for the store, for units, or for its turn in a leaky bucket.
-    Wait(Waiting),
+    Wait(Waiting<St, Http>),
 }
 
 #[inline]
 pub(super) fn admit<St: Store>(
     layer: &Arc<LayerState<St>>,
     head: &RequestHead<'_>,
-    rows: &mut Rows,
-) -> Admission {
-    if let Err(response) = classify(layer, head, rows) {
+    decided: &mut Decided,
+) -> Admission<St> {
+    if let Err(response) = classify(layer, head, &mut decided.charges) {
         return Admission::Respond(response);
     }
-    if rows.is_empty() {
+    if decided.charges.is_empty() {
         return Admission::Pass;
     }
-    let timer = layer.telemetry.start(&layer.limits, rows, head);
-    let judged = match layer.wait_queue() {
-        Some(queue) => wait::for_units(layer, queue, rows, timer, head),
-        None => match layer.decide(rows).now() {
-            Ok(reply) => judge(layer, rows, &timer, reply).map(|()| None),
-            Err(reply) => Ok(Some(wait::for_store(layer, mem::take(rows), timer, reply))),
-        },
-    };
-    match judged {
-        Ok(Some(waiting)) => Admission::Wait(waiting),
-        Ok(None) if wait::delay(layer, rows).is_some() => {
-            Admission::Wait(wait::for_turn(layer, mem::take(rows)))
+    let route = || route::pattern(head.extensions);
+    let timer = layer.telemetry.start(&layer.limits, &decided.charges, route);
+    let queue = layer.limits.may_wait().then(|| layer.face.options.queue.arrive(head));
+    match layer.decide(decided, timer, queue, Micros::MAX) {
+        Progress::Pass => Admission::Pass,
+        Progress::Wait(waiting) => Admission::Wait(waiting),
+        Progress::Reject(rejection) => {
+            Admission::Respond(respond::reject(layer, &decided.charges, &rejection, head))
         }
-        Ok(None) => Admission::Pass,
-        Err(rejection) => Admission::Respond(respond::reject(layer, rows, &rejection, head)),
     }
 }
 
@@ -61,32 +52,34 @@ pub(super) fn admit<St: Store>(
 fn classify<St>(
     layer: &LayerState<St>,
     head: &RequestHead<'_>,
-    rows: &mut Rows,
+    charges: &mut Charges,
 ) -> Result<(), OwnResponse> {
+    let http = &layer.face;
     // The blocklist overrides exemptions, so it is checked first.
-    if let Some(lists) = &layer.options.access
-        && is_on_allowlist(layer, lists, head)?
+    if let Some(lists) = &http.options.access
+        && is_on_allowlist(http, lists, head)?
     {
         return Ok(());
     }
-    if layer.exempts(head) {
+    if http.exempts(head) {
         return Ok(());
     }
-    let tier = layer.tiers.as_ref().map_or_else(TierIndex::default, |tiers| tiers.of(head));
-    for (limit, compiled) in (0..).zip(&layer.limits.0) {
+    let tier = http.tiers.as_ref().map_or_else(TierIndex::default, |tiers| tiers.of(head));
+    for (limit, compiled) in (0..).zip(&http.limits) {
         if !compiled.limit.applies_to(head) {
             continue;
         }
         let Subject { kind, key } = match compiled.limit.key.subject(head) {
             Ok(Some(subject)) => subject,
-            missing => match without_key(layer, compiled, missing.err(), head)? {
+            missing => match without_key(http, compiled, missing.err(), head)? {
                 Some(subject) => subject,
                 None => continue,
             },
         };
-        let cost = compiled.cost(head, &layer.options.grpc);
-        let row = Row { limit, tier, kind, key, cost, decision: Decision::undecided(0) };
-        rows.push(row, layer.limits.0.len());
+        let cost = compiled.cost(head, &http.options.grpc);
+        let decision = Decision::undecided(0);
+        let applied = AppliedLimit { limit, tier, kind, key, cost, decision };
+        charges.push(applied, &layer.limits);
     }
     Ok(())
 }
@@ -94,52 +87,52 @@ fn classify<St>(
 /// # Errors
 /// The response to a client on the blocklist.
 #[inline(never)]
-fn is_on_allowlist<St>(
-    layer: &LayerState<St>,
+fn is_on_allowlist(
+    http: &Http,
     lists: &AccessLists,
     head: &RequestHead<'_>,
 ) -> Result<bool, OwnResponse> {
     let denial = match lists.find(head) {
         Ok(Listed::Blocked) => Denial::denied_subject(),
         Ok(listed) => return Ok(listed == Listed::Allowed),
-        Err(error) => of_error(layer, &error),
+        Err(error) => of_error(http, &error),
     };
     tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
-    Err(respond::without_verdict(layer, denial, head))
+    Err(respond::without_verdict(http, denial, head))
 }
 
 /// Applies [`OnMissingKey`], and handles key sources that fail. Returns `None` to skip the limit. A
 /// shadow policy never rejects.
 #[cold]
-fn without_key<St>(
-    layer: &LayerState<St>,
+fn without_key(
+    http: &Http,
     compiled: &CompiledLimit,
     error: Option<KeyError>,
     head: &RequestHead<'_>,
 ) -> Result<Option<Subject>, OwnResponse> {
     let limit = &compiled.limit;
     let denial = match (error, limit.on_missing_key) {
-        (Some(error), _) => of_error(layer, &error),
+        (Some(error), _) => of_error(http, &error),
         (None, Some(OnMissingKey::Pass)) => return Ok(None),
         (None, Some(OnMissingKey::Share)) => {
             let key = OnMissingKey::shared_key();
             return Ok(Some(Subject { kind: SubjectKind::Other, key }));
         }
         (None, Some(OnMissingKey::Deny) | None) => {
-            let (policy, shadow) = (limit.policy.name(), !limit.enforce);
+            let (policy, shadow) = (limit.policy.name(), !limit.is_enforced());
             tracing::debug!(target: "tollgate", policy, shadow, "no key");
             Denial::missing_key()
         }
     };
-    if limit.enforce { Err(respond::without_verdict(layer, denial, head)) } else { Ok(None) }
+    if limit.is_enforced() { Err(respond::without_verdict(http, denial, head)) } else { Ok(None) }
 }
 
 /// The denial if a key source fails. Only the server's own mistakes are reported.
-fn of_error<St>(layer: &LayerState<St>, error: &KeyError) -> Denial<'static> {
+fn of_error(http: &Http, error: &KeyError) -> Denial<'static> {
     if matches!(error, KeyError::Ambiguous) {
         tracing::debug!(target: "tollgate", "ambiguous key");
         return Denial::ambiguous_key();
     }
-    layer.faults.report(error);
+    http.faults.report(error);
     Denial::misconfigured()
 }

@@ -13,7 +13,7 @@ use tollgate_memory::MemoryStore;
 use super::checks::{LayerError, check};
 use super::options::Options;
 use super::service::RateLimitLayer;
-use super::state::LayerState;
+use super::state::compile;
 use super::wait_queue::WaitQueue;
 use crate::access::AccessLists;
 use crate::denial::{Denial, DenialResponse, IntoDenialResponse, ResponseFromFn};
@@ -56,7 +56,7 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [metrics]: https://docs.rs/tollgate/latest/tollgate/metrics
+/// [metrics]: https://docs.rs/tollgate/latest/tollgate/observe
 pub struct RateLimitLayerBuilder<St> {
     store: St,
     limits: Vec<Limit>,
@@ -363,7 +363,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
         check(&mut limits, &store, &options)?;
-        Ok(RateLimitLayer::new(LayerState::new(store, limits, options)))
+        Ok(RateLimitLayer::new(compile(store, limits, options)))
     }
 }
 

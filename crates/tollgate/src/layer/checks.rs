@@ -17,13 +17,12 @@ pub(super) fn check(
     if limits.is_empty() && options.access.is_none() {
         return Err(LayerError::NoLimit);
     }
-    check_limits(limits)?;
+    check_limits(limits, store)?;
     if options.headers.by_policy() {
         check_header_names(limits)?;
     }
-    check_local(limits, store)?;
     check_tiers(limits, options.tiers.is_some())?;
-    for limit in limits.iter().filter(|limit| limit.enforce) {
+    for limit in limits.iter().filter(|limit| limit.is_enforced()) {
         let costs = limit.costs.as_ref().unwrap_or(&options.costs);
         check_costs(limit, costs)?;
         if !costs.is_flat() {
@@ -34,7 +33,8 @@ pub(super) fn check(
     Ok(())
 }
 
-fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
+/// Checks limits with any interface, and sets each limit's default failure policy.
+pub(crate) fn check_limits(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerError> {
     if limits.len() > LayerError::MAX_LIMITS {
         return Err(LayerError::TooManyLimits(limits.len()));
     }
@@ -55,20 +55,20 @@ fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
         if limit.policy.is_penalty() {
             check_penalty(limit, limits)?;
         }
-        if limit.enforce
+        if limit.is_enforced()
             && limit.policy.queues()
             && let Some(first) = queue.replace(name())
         {
             return Err(LayerError::TwoQueues(first, name()));
         }
     }
-    Ok(())
+    check_local(limits, store)
 }
 
 /// Two policies with the same header names would overwrite each other's numbers.
 fn check_header_names(limits: &[Limit]) -> Result<(), LayerError> {
     let mut shown: Vec<&str> = Vec::new();
-    for limit in limits.iter().filter(|limit| !limit.shadow && !limit.hides_headers) {
+    for limit in limits.iter().filter(|limit| !limit.is_shadow() && !limit.hides_headers) {
         let name = limit.policy.name();
         let own = headers::names_of(name);
         if let Some(other) = shown.iter().find(|other| headers::names_of(other) == own) {
@@ -97,7 +97,7 @@ fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
     if limit.settling.reserve.is_some() || !(denials || failures) {
         return Err(LayerError::NoFailures(name()));
     }
-    let waiting = limits.iter().find(|limit| limit.max_wait().is_some());
+    let waiting = limits.iter().find(|limit| limit.mode.max_wait().is_some());
     match waiting.filter(|_| denials) {
         Some(waiting) => {
             Err(LayerError::PenaltyBesideWaiting(name(), waiting.policy.name().to_owned()))
@@ -158,8 +158,8 @@ pub enum LayerError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
 
-    /// The layer has neither limits nor access lists.
-    #[error("the layer has no limit: add one with `.limit(..)`")]
+    /// The layer has neither limits nor access lists, or the limiter has no policy.
+    #[error("there is no limit: add one with `.limit(..)`, or with `.policy(..)` to a `Limiter`")]
     NoLimit,
 
     /// The layer has this many limits.
@@ -290,5 +290,5 @@ impl fmt::Display for CostAboveCapacity {
 
 impl LayerError {
     /// The maximum number of limits in a layer.
-    pub const MAX_LIMITS: usize = 64;
+    pub const MAX_LIMITS: usize = tollgate_engine::Limits::MAX;
 }

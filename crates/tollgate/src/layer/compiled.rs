@@ -1,11 +1,10 @@
-//! A layer's limits, prepared for requests: header values, and quotas for each tier.
+//! A layer's limits, prepared for requests: costs, and header values for each tier.
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, OnStoreError, StoreError};
+use tollgate_core::Cost;
+use tollgate_engine::{Limit as Rule, TierIndex};
 
-use super::row::{Row, TierIndex};
 use crate::grpc::GrpcServices;
 use crate::headers::PolicyFields;
 use crate::tier::{Tier, TierSource};
@@ -32,6 +31,11 @@ impl CompiledLimit {
         Self { costs, uniform_cost, base, in_tiers: in_tiers.unwrap_or_default(), limit }
     }
 
+    /// Returns what the engine needs of this limit.
+    pub(super) fn rule(&self, tiers: Option<&Tiers>) -> Rule {
+        self.limit.rule(tiers.map(|tiers| &*tiers.names).unwrap_or_default())
+    }
+
     #[inline]
     pub(super) fn fields(&self, tier: TierIndex) -> &PolicyFields {
         // A layer without tiers has an empty list, so every index falls back to `base`.
@@ -39,65 +43,8 @@ impl CompiledLimit {
     }
 
     #[inline]
-    pub(super) fn charge<'a>(&'a self, key: &'a Key, cost: Cost, tier: TierIndex) -> Charge<'a> {
-        Charge { policy: self.fields(tier).policy(), ..self.limit.charge(key, cost) }
-    }
-
-    #[inline]
     pub(super) fn cost(&self, head: &RequestHead<'_>, grpc: &GrpcServices) -> Cost {
         self.uniform_cost.unwrap_or_else(|| self.costs.among(head, grpc))
-    }
-
-    pub(super) fn fails_closed(&self, error: &StoreError) -> bool {
-        self.limit.enforce && self.on_error(error) != OnStoreError::Open
-    }
-
-    pub(super) fn on_error(&self, error: &StoreError) -> OnStoreError {
-        self.limit.policy.on_error(error).unwrap_or_default()
-    }
-}
-
-/// A layer's limits.
-pub(super) struct CompiledLimits(pub(super) Box<[CompiledLimit]>);
-
-impl CompiledLimits {
-    #[inline]
-    pub(super) fn of(&self, row: &Row) -> &CompiledLimit {
-        &self.0[usize::from(row.limit)]
-    }
-
-    /// Returns the row's policy in the request's tier, with its header values.
-    #[inline]
-    pub(super) fn fields(&self, row: &Row) -> &PolicyFields {
-        self.of(row).fields(row.tier)
-    }
-
-    #[inline]
-    pub(super) fn charge<'a>(&'a self, row: &'a Row) -> Charge<'a> {
-        self.of(row).charge(&row.key, row.cost, row.tier)
-    }
-
-    pub(super) fn charges<'a>(&'a self, rows: &'a [Row]) -> SmallVec<[Charge<'a>; 4]> {
-        rows.iter().map(|row| self.charge(row)).collect()
-    }
-
-    /// Returns the rows with policies that reject a request that the store could not decide. This
-    /// includes policies with a local fallback, because their local store could not decide either.
-    /// But if another policy fails closed, the local store was not called, so only closed policies
-    /// reject.
-    pub(super) fn failing_closed<'a>(
-        &'a self,
-        rows: &'a [Row],
-        error: &'a StoreError,
-    ) -> impl Iterator<Item = &'a Row> {
-        let is_closed = move |row: &Row| self.of(row).on_error(error) == OnStoreError::Closed;
-        let rejecting = rows.iter().filter(move |row| self.of(row).fails_closed(error));
-        let any_is_closed = rejecting.clone().any(is_closed);
-        rejecting.filter(move |row| !any_is_closed || is_closed(row))
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Limit> {
-        self.0.iter().map(|compiled| &compiled.limit)
     }
 }
 

@@ -10,13 +10,11 @@ use pin_project_lite::pin_project;
 use tollgate_core::Store;
 use tower_service::Service;
 
-use super::cancel::CancelGuard;
 use super::respond::{self, OwnResponse};
-use super::rows::Rows;
-use super::state::LayerState;
-use super::wait::{Waiting, refund_if_dropped};
+use super::state::{Http, LayerState};
 use crate::RequestHead;
 use crate::body::{BodyMode, InFlight};
+use crate::drive::{Admitted, Decided, Driver, Waiting};
 
 pin_project! {
     /// The response of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
@@ -47,18 +45,20 @@ pin_project! {
 }
 
 /// The state that the layer needs for the response.
-type ResponseWork<St> = (Arc<LayerState<St>>, Rows);
+type ResponseWork<St> = (Arc<LayerState<St>>, Decided);
 
 struct HeldRequest<S, St: Store, B> {
     layer: Arc<LayerState<St>>,
     inner: S,
     is_ready: bool,
     request: Request<B>,
-    /// `None` when the request has passed.
-    waiting: Option<Waiting>,
-    rows: Rows,
-    /// Refunds the charges if the request leaves before the service is ready.
-    guard: Option<CancelGuard<St>>,
+    stage: HeldStage<St>,
+}
+
+enum HeldStage<St: Store> {
+    Waiting(Waiting<St, Http>),
+    /// The request passed, but the service may not be ready.
+    Passed(Admitted<St, Http>),
 }
 
 impl<S, St, M, B> ResponseFuture<S, St, M, B>
@@ -80,10 +80,10 @@ where
         inner: S,
         is_ready: bool,
         request: Request<B>,
-        waiting: Waiting,
+        waiting: Waiting<St, Http>,
     ) -> Self {
-        let (waiting, rows, guard) = (Some(waiting), Rows::default(), None);
-        let held = HeldRequest { layer, inner, is_ready, request, waiting, rows, guard };
+        let stage = HeldStage::Waiting(waiting);
+        let held = HeldRequest { layer, inner, is_ready, request, stage };
         let held = Box::new(held);
         Self { stage: Stage::Held { held: Some(held) }, mode: PhantomData }
     }
@@ -96,17 +96,15 @@ where
 {
     /// Ready when the request may run, or with the response if it is rejected.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnResponse>, S::Error>> {
-        if let Some(waiting) = &mut self.waiting {
-            let (mut rows, judged) = ready!(waiting.as_mut().poll(cx));
-            if let Err(rejection) = judged {
-                let head = RequestHead::of(&self.request);
-                let response = respond::reject(&self.layer, &rows, &rejection, &head);
-                return Poll::Ready(Ok(Some(response)));
+        if let HeldStage::Waiting(waiting) = &mut self.stage {
+            match ready!(waiting.as_mut().poll(cx)) {
+                Ok(admitted) => self.stage = HeldStage::Passed(admitted),
+                Err((decided, rejection)) => {
+                    let (charges, head) = (&decided.charges, RequestHead::of(&self.request));
+                    let response = respond::reject(&self.layer, charges, &rejection, &head);
+                    return Poll::Ready(Ok(Some(response)));
+                }
             }
-            let may_leave = !self.is_ready && !rows.is_empty();
-            self.guard = may_leave.then(|| refund_if_dropped(&self.layer, &rows));
-            self.layer.clear_unshown(&mut rows);
-            (self.waiting, self.rows) = (None, rows);
         }
         if !self.is_ready {
             ready!(self.inner.poll_ready(cx))?;
@@ -115,12 +113,13 @@ where
     }
 
     fn run(mut self) -> Stage<S, St, B> {
-        if let Some(guard) = self.guard {
-            guard.disarm();
-        }
-        self.layer.hand_over(&self.rows, self.request.extensions_mut());
+        let HeldStage::Passed(admitted) = self.stage else { unreachable!("it has passed") };
+        let mut decided = admitted.run();
+        let Driver { limits, face: http, .. } = &*self.layer;
+        http.clear_unshown(&mut decided);
+        http.hand_over(limits, &decided, self.request.extensions_mut());
         let future = self.inner.call(self.request);
-        Stage::Running { future, work: Some((self.layer, self.rows)) }
+        Stage::Running { future, work: Some((self.layer, decided)) }
     }
 }
 

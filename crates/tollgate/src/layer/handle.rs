@@ -7,11 +7,10 @@ use tollgate_core::{
     AnyStore, BoxFuture, Charge, Cost, Key, Receipt, Reply, Settlement, Store, Verdict,
 };
 
-use super::compiled::{CompiledLimits, Tiers};
 use super::service::{RateLimit, RateLimitLayer};
-use super::state::LayerState;
-use super::telemetry::Telemetry;
+use super::state::{Http, LayerState};
 use crate::Limit;
+use crate::drive::Telemetry;
 use crate::key::SubjectName;
 use crate::observe::{Inspect, ObservedPolicy, StoreReport};
 use crate::tier::Tier;
@@ -38,7 +37,7 @@ impl<S, St: Inspect, M> RateLimit<S, St, M> {
 impl LayerHandle {
     /// Returns the layer's limits, in the order in which they were added.
     pub fn limits(&self) -> Vec<&Limit> {
-        self.0.view().limits.iter().collect()
+        self.0.view().http.limits.iter().map(|compiled| &compiled.limit).collect()
     }
 
     /// Returns the report from the layer's store.
@@ -54,13 +53,12 @@ impl LayerHandle {
     /// Returns the decision for `key` under a limit, without charging it. All tiers share the same
     /// state, but the remaining units depend on the tier's quota.
     pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Reply<BoxFuture<Verdict>> {
-        let charge = limit.charge(key, Cost::ZERO);
-        self.0.store().decide(&[Charge { policy: limit.policy_in(tier), ..charge }])
+        self.0.store().decide(&[Charge::new(limit.policy_in(tier), key, Cost::ZERO)])
     }
 
     /// Returns a subject's tier, if the tier source can find it without a request.
     pub fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
-        self.0.view().tiers?.named(name)
+        self.0.view().http.tiers.as_ref()?.named(name)
     }
 
     /// Resets the used units of `key` under a limit.
@@ -82,14 +80,13 @@ trait AnyLayer: Send + Sync {
 
 /// The parts of a layer that do not depend on its store type.
 struct View<'a> {
-    limits: &'a CompiledLimits,
+    http: &'a Http,
     telemetry: &'a Telemetry,
-    tiers: Option<&'a Tiers>,
 }
 
 impl<St: Inspect> AnyLayer for LayerState<St> {
     fn view(&self) -> View<'_> {
-        View { limits: &self.limits, telemetry: &self.telemetry, tiers: self.tiers.as_ref() }
+        View { http: &self.face, telemetry: &self.telemetry }
     }
 
     fn store(&self) -> AnyStore {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::telemetry::Observed;
 use super::wait_queue::WaitQueue;
 use crate::access::AccessLists;
 use crate::denial::{DenialResponse, Problem};
+use crate::drive::Observed;
 use crate::grpc::GrpcServices;
 use crate::head::Condition;
 use crate::tier::TierSource;

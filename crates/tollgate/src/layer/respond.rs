@@ -2,14 +2,15 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use tollgate_core::{Micros, Outcome, Source, Store, StoreError};
+use tollgate_core::{Micros, Outcome, Source, StoreError};
+use tollgate_engine::{AppliedLimit, Charges, Rejection};
 
-use super::row::Row;
-use super::rows::{Rejection, Rows};
-use super::state::LayerState;
+use super::settlement;
+use super::state::{Http, LayerState};
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::{Denial, ResponseFormat};
+use crate::drive::Decided;
 use crate::headers;
 use crate::{Limit, RequestHead};
 
@@ -18,117 +19,124 @@ pub(super) type OwnResponse = Box<Response<Bytes>>;
 
 pub(super) fn reject<St>(
     layer: &LayerState<St>,
-    rows: &Rows,
+    charges: &Charges,
     rejection: &Rejection,
     head: &RequestHead<'_>,
 ) -> OwnResponse {
     match rejection {
-        Rejection::Denied => deny(layer, rows, head),
-        Rejection::Undecided(error) => store_unavailable(layer, rows, error, head),
+        Rejection::Denied | Rejection::TooLate | Rejection::QueueFull => deny(layer, charges, head),
+        Rejection::Undecided(error) => store_unavailable(layer, charges, error, head),
     }
 }
 
-fn deny<St>(layer: &LayerState<St>, rows: &Rows, head: &RequestHead<'_>) -> OwnResponse {
-    let at = rows.decided_at;
-    let options = &layer.options.headers;
+fn deny<St>(layer: &LayerState<St>, charges: &Charges, head: &RequestHead<'_>) -> OwnResponse {
+    let http = &layer.face;
+    let at = charges.decided_at();
+    let options = &http.options.headers;
     // Uses the keys of all policies that apply, so that the seed does not depend on the denying
     // policy. A shadow policy must not change the wait.
-    let visible = rows.iter().filter(|row| in_headers(layer.limit(row)));
-    let seed = headers::seed_of(visible.map(|row| &row.key));
-    let enforced = shown(layer, rows, |limit| limit.enforce);
+    let visible = charges.iter().filter(|applied| in_headers(http.limit(applied)));
+    let seed = headers::seed_of(visible.map(|applied| &applied.key));
+    let enforced = shown(http, charges, Limit::is_enforced);
     let denial = Denial::of_verdict(at, enforced, options, seed).of_request(*head);
     // At debug level, because a client can cause any number of denials. Metrics count them.
     tracing::debug!(
         target: "tollgate",
         policies = ?denial.policies(),
-        keys = ?rows.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(),
+        keys = ?charges.iter().map(|applied| applied.kind.as_str()).collect::<Vec<_>>(),
         reason = denial.reason().code(),
         retry_after = ?denial.retry_after(),
         "deny",
     );
-    let mut response = own(layer, &denial, head);
-    options.write(response.headers_mut(), at, true, shown(layer, rows, in_headers));
-    add_reduced_capacity_reason(layer, response.headers_mut(), rows);
-    if layer.options.expose_verdicts {
-        Verdicts::push_outer(response.extensions_mut(), &layer.limits, rows);
+    let mut response = own(http, &denial, head);
+    options.write(response.headers_mut(), at, true, shown(http, charges, in_headers));
+    add_reduced_capacity_reason(http, response.headers_mut(), charges);
+    if http.options.expose_verdicts {
+        Verdicts::push_outer(response.extensions_mut(), &layer.limits, charges);
     }
     response
 }
 
 fn store_unavailable<St>(
     layer: &LayerState<St>,
-    rows: &[Row],
+    charges: &Charges,
     error: &StoreError,
     head: &RequestHead<'_>,
 ) -> OwnResponse {
-    let policies = layer.limits.failing_closed(rows, error).map(|row| layer.limits.fields(row));
+    let http = &layer.face;
+    let policies = layer.limits.failing_closed(charges, error).map(|it| http.fields(it));
     let probe = error.retry_after().unwrap_or(PROBE);
-    without_verdict(layer, Denial::store_unavailable(policies, probe), head)
+    without_verdict(http, Denial::store_unavailable(policies, probe), head)
 }
 
 /// The `Retry-After` if the store does not know when it will decide again.
 const PROBE: Micros = Micros::new(1_000_000);
 
-pub(super) fn without_verdict<St>(
-    layer: &LayerState<St>,
+pub(super) fn without_verdict(
+    http: &Http,
     denial: Denial<'_>,
     head: &RequestHead<'_>,
 ) -> OwnResponse {
-    own(layer, &denial.of_request(*head), head)
+    own(http, &denial.of_request(*head), head)
 }
 
-fn own<St>(layer: &LayerState<St>, denial: &Denial<'_>, head: &RequestHead<'_>) -> OwnResponse {
-    let format = ResponseFormat::among(head, &layer.options.grpc);
-    Box::new(denial.respond(format, &*layer.options.response))
+fn own(http: &Http, denial: &Denial<'_>, head: &RequestHead<'_>) -> OwnResponse {
+    let format = ResponseFormat::among(head, &http.options.grpc);
+    Box::new(denial.respond(format, &*http.options.response))
 }
 
 /// Returns the policies of some limits, with their decisions. A penalty is included only while it
 /// blocks.
 #[inline]
-fn shown<'a, St>(
-    layer: &'a LayerState<St>,
-    rows: &'a [Row],
+fn shown<'a>(
+    http: &'a Http,
+    applied: &'a [AppliedLimit],
     is_meant: impl Fn(&Limit) -> bool + Clone,
 ) -> impl Iterator<Item = headers::Row<'a>> + Clone {
-    let meant = rows.iter().filter(move |row| is_meant(layer.limit(row)));
-    let rows = meant.map(|row| (layer.limits.fields(row), &row.decision, row.cost));
+    let meant = applied.iter().filter(move |applied| is_meant(http.limit(applied)));
+    let rows = meant.map(|applied| (http.fields(applied), &applied.decision, applied.cost));
     rows.filter(|(fields, decision, _)| fields.is_shown(decision))
 }
 
 /// Clients see enforced and soft limits.
 const fn in_headers(limit: &Limit) -> bool {
-    !limit.shadow
+    !limit.is_shadow()
 }
 
 /// Adds the headers to the response of a request that passed. Returns the request's permits, which
 /// the body holds until it is complete.
 #[inline]
-pub(super) fn finish<St: Store, B>(
+pub(super) fn finish<St, B>(
     layer: &LayerState<St>,
     response: &mut Response<B>,
-    mut rows: Rows,
+    mut decided: Decided,
 ) -> InFlight {
+    let (http, limits) = (&layer.face, &layer.limits);
     let mut in_flight = InFlight::default();
-    if !rows.is_empty() {
+    let charges = &mut decided.charges;
+    if !charges.is_empty() {
         let mut exceeds = false;
-        if let Some(follow_up) = rows.follow_up.take() {
+        if let Some(follow_up) = decided.follow_up.take() {
             exceeds = follow_up.exceeds;
-            in_flight = follow_up.settle(&layer.limits, response, &mut rows);
+            if let Some(open) = &follow_up.open {
+                settlement::by_response(http, open, response, charges);
+            }
+            in_flight = follow_up.in_flight;
         }
-        if layer.options.headers.any() {
-            let shown = shown(layer, &rows, in_headers);
-            layer.options.headers.write(response.headers_mut(), rows.decided_at, false, shown);
-            add_reduced_capacity_reason(layer, response.headers_mut(), &rows);
+        if http.options.headers.any() {
+            let (at, shown) = (charges.decided_at(), shown(http, charges, in_headers));
+            http.options.headers.write(response.headers_mut(), at, false, shown);
+            add_reduced_capacity_reason(http, response.headers_mut(), charges);
         }
         if exceeds {
-            add_exceeded(layer, response.headers_mut(), &rows);
+            add_exceeded(http, response.headers_mut(), charges);
         }
-        if layer.options.expose_verdicts || exceeds {
-            Verdicts::push_outer(response.extensions_mut(), &layer.limits, &rows);
+        if http.options.expose_verdicts || exceeds {
+            Verdicts::push_outer(response.extensions_mut(), limits, charges);
         }
     }
-    if let Some(extras) = &layer.extras {
-        extras.remove_costs(response.headers_mut());
+    if http.has_cost_headers() {
+        http.remove_costs(response.headers_mut());
     }
     in_flight
 }
@@ -136,19 +144,20 @@ pub(super) fn finish<St: Store, B>(
 /// Adds the reason if the local store decided a policy with a share of its quota. Clients do not
 /// know shadow policies, and a policy that failed open has no reduced capacity.
 #[inline]
-fn add_reduced_capacity_reason<St>(layer: &LayerState<St>, headers: &mut HeaderMap, rows: &Rows) {
-    let is_decided =
-        |row: &Row| in_headers(layer.limit(row)) && row.decision.outcome != Outcome::Undecided;
-    if rows.source == Source::Local && rows.iter().any(is_decided) {
+fn add_reduced_capacity_reason(http: &Http, headers: &mut HeaderMap, charges: &Charges) {
+    let is_decided = |applied: &AppliedLimit| {
+        in_headers(http.limit(applied)) && applied.decision.outcome != Outcome::Undecided
+    };
+    if charges.source() == Source::Local && charges.iter().any(is_decided) {
         headers.insert(headers::X_RATELIMIT_REASON, headers::REDUCED);
     }
 }
 
 #[cold]
-fn add_exceeded<St>(layer: &LayerState<St>, headers: &mut HeaderMap, rows: &[Row]) {
-    let soft = rows.iter().filter(|row| row.decision.denies() && layer.limit(row).is_soft());
-    let shown = soft.filter(|row| !layer.limit(row).hides_headers);
-    if let Some(names) = headers::names(shown.map(|row| layer.limit(row).policy.name())) {
+fn add_exceeded(http: &Http, headers: &mut HeaderMap, applied: &[AppliedLimit]) {
+    let limits = applied.iter().filter(|it| it.decision.denies()).map(|it| http.limit(it));
+    let shown = limits.filter(|limit| limit.is_soft() && !limit.hides_headers);
+    if let Some(names) = headers::names(shown.map(|limit| limit.policy.name())) {
         headers.append(headers::X_RATELIMIT_EXCEEDED, names);
     }
 }

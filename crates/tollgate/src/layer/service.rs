@@ -13,10 +13,9 @@ use tower_service::Service;
 
 use super::admit::{Admission, admit};
 use super::future::ResponseFuture;
-use super::rows::Rows;
-use super::state::LayerState;
-use super::wait::Waiting;
+use super::state::{Http, LayerState};
 use crate::body::{AnyBody, BodyMode, SameBody};
+use crate::drive::{Decided, Waiting};
 use crate::{Limit, RequestHead};
 
 /// Tower layer that limits the requests to its inner service.
@@ -92,7 +91,7 @@ impl<St: Store, M> RateLimitLayer<St, M> {
 
     /// Returns the layer's limits, in the order in which they were added.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
-        self.state.limits.iter()
+        self.state.face.limits.iter().map(|compiled| &compiled.limit)
     }
 }
 
@@ -166,13 +165,14 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let mut rows = Rows::default();
-        match admit(&self.state, &RequestHead::of(&request), &mut rows) {
+        let mut decided = Decided::default();
+        match admit(&self.state, &RequestHead::of(&request), &mut decided) {
             Admission::Pass => {
-                self.state.clear_unshown(&mut rows);
-                self.state.hand_over(&rows, request.extensions_mut());
-                let has_work = !rows.is_empty() || self.state.has_cost_headers();
-                let work = has_work.then(|| (Arc::clone(&self.state), rows));
+                let http = &self.state.face;
+                http.clear_unshown(&mut decided);
+                http.hand_over(&self.state.limits, &decided, request.extensions_mut());
+                let has_work = !decided.charges.is_empty() || http.has_cost_headers();
+                let work = has_work.then(|| (Arc::clone(&self.state), decided));
                 ResponseFuture::running(self.inner.call(request), work)
             }
             Admission::Respond(response) => ResponseFuture::rejected(response),
@@ -183,7 +183,11 @@ where
 
 impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
     #[cold]
-    fn hold<B>(&mut self, request: Request<B>, waiting: Waiting) -> ResponseFuture<S, St, M, B>
+    fn hold<B>(
+        &mut self,
+        request: Request<B>,
+        waiting: Waiting<St, Http>,
+    ) -> ResponseFuture<S, St, M, B>
     where
         S: Service<Request<B>>,
     {

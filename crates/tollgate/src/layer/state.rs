@@ -1,62 +1,50 @@
 //! The data that all clones of a layer and its services share.
 
-use http::Extensions;
-use tollgate_core::{Reply, Store};
+use http::{Extensions, HeaderMap, HeaderName};
+use tollgate_core::Store;
+use tollgate_engine::{AppliedLimit, Limits, Refunds};
 
-use super::compiled::{CompiledLimit, CompiledLimits, Tiers};
-use super::extras::Extras;
+use super::compiled::{CompiledLimit, Tiers};
 use super::options::Options;
-use super::outage::Outage;
-use super::row::Row;
-use super::rows::Rows;
-use super::telemetry::Telemetry;
+use super::reservation::Reservation;
 use super::verdicts::Verdicts;
-use super::wait_queue::WaitQueue;
+use crate::drive::{Decided, Driver};
+use crate::headers::PolicyFields;
 use crate::key::FaultLog;
 use crate::{Limit, RequestHead};
 
 /// A compiled layer: the limits and options that apply to each request.
-pub(super) struct LayerState<St> {
-    pub(super) store: St,
-    pub(super) limits: CompiledLimits,
+pub(super) type LayerState<St> = Driver<St, Http>;
+
+/// What only HTTP requests need.
+pub(super) struct Http {
+    pub(super) limits: Box<[CompiledLimit]>,
     pub(super) options: Options,
     pub(super) tiers: Option<Tiers>,
-    pub(super) extras: Option<Box<Extras<St>>>,
-    pub(super) telemetry: Telemetry,
-    pub(super) outage: Outage,
     pub(super) faults: FaultLog,
+    /// The headers in which services state a cost. The layer removes them from all responses.
+    cost_headers: Box<[HeaderName]>,
 }
 
-impl<St: Store> LayerState<St> {
-    pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
-        let extras = Extras::new(&store, &limits, &options.queue);
-        let tiers = Tiers::new(options.tiers.as_ref(), &limits);
-        let compile = |limit| CompiledLimit::new(limit, tiers.as_ref(), &options.costs);
-        let limits = CompiledLimits(limits.into_iter().map(compile).collect());
-        Self {
-            store,
-            telemetry: Telemetry::new(&limits, &options.observed),
-            limits,
-            options,
-            tiers,
-            extras,
-            outage: Outage::default(),
-            faults: FaultLog::default(),
-        }
-    }
+pub(super) fn compile<St: Store>(
+    store: St,
+    limits: Vec<Limit>,
+    options: Options,
+) -> LayerState<St> {
+    let tiers = Tiers::new(options.tiers.as_ref(), &limits);
+    let reserves = limits.iter().filter_map(|limit| limit.settling.reserve.as_ref());
+    let cost_headers = reserves.filter_map(|reserve| reserve.header.clone()).collect();
+    let compile = |limit| CompiledLimit::new(limit, tiers.as_ref(), &options.costs);
+    let limits: Box<[_]> = limits.into_iter().map(compile).collect();
+    let rules = Limits::new(limits.iter().map(|limit| limit.rule(tiers.as_ref())));
+    let observed = options.observed.clone();
+    let faults = FaultLog::default();
+    let http = Http { limits, options, tiers, faults, cost_headers };
+    // A client that leaves before the reply may have had its effect, so only permits are returned.
+    Driver::new(store, rules, http, Refunds::Permits, &observed)
 }
 
-impl<St: Store> LayerState<St> {
-    #[inline(always)]
-    pub(super) fn decide(&self, rows: &[Row]) -> Reply<St::Future> {
-        match rows {
-            [row] => self.store.decide(&[self.limits.charge(row)]),
-            _ => self.store.decide(&self.limits.charges(rows)),
-        }
-    }
-}
-
-impl<St> LayerState<St> {
+impl Http {
     #[inline]
     pub(super) fn exempts(&self, head: &RequestHead<'_>) -> bool {
         self.options.exempt_preflights && head.is_preflight()
@@ -64,49 +52,54 @@ impl<St> LayerState<St> {
     }
 
     #[inline]
-    pub(super) fn limit(&self, row: &Row) -> &Limit {
-        &self.limits.of(row).limit
+    pub(super) fn limit(&self, applied: &AppliedLimit) -> &Limit {
+        &self.limits[usize::from(applied.limit)].limit
+    }
+
+    /// Returns the policy's header values in the request's tier.
+    #[inline]
+    pub(super) fn fields(&self, applied: &AppliedLimit) -> &PolicyFields {
+        self.limits[usize::from(applied.limit)].fields(applied.tier)
     }
 
     /// Adds what handlers may ask for: the decisions, the reservation and the permits.
     #[inline]
-    pub(super) fn hand_over(&self, rows: &Rows, extensions: &mut Extensions) {
-        let follow_up = rows.follow_up.as_ref();
+    pub(super) fn hand_over(
+        &self,
+        limits: &Limits,
+        decided: &Decided,
+        extensions: &mut Extensions,
+    ) {
+        let follow_up = decided.follow_up.as_deref();
         let exposes = self.options.expose_verdicts || follow_up.is_some_and(|it| it.exceeds);
-        if exposes && !rows.is_empty() {
-            Verdicts::push(extensions, &self.limits, rows);
+        if exposes && !decided.charges.is_empty() {
+            Verdicts::push(extensions, limits, &decided.charges);
         }
         if let Some(follow_up) = follow_up {
-            follow_up.hand_over(extensions);
+            follow_up.in_flight.hand_over(extensions);
+            if let Some(open) = &follow_up.open {
+                Reservation::hand_over(open, extensions);
+            }
         }
     }
 
-    /// Removes the rows of a request that passed if its response adds no headers or state.
+    /// Removes the charges of a request that passed if its response adds no headers or state.
     #[inline]
-    pub(super) fn clear_unshown(&self, rows: &mut Rows) {
+    pub(super) fn clear_unshown(&self, decided: &mut Decided) {
         let is_shown = self.options.headers.any() || self.options.expose_verdicts;
-        if !is_shown && rows.follow_up.is_none() {
-            rows.clear();
+        if !is_shown && decided.follow_up.is_none() {
+            decided.charges.clear();
         }
     }
 
     #[inline]
-    pub(super) fn has_cost_headers(&self) -> bool {
-        self.extras.as_ref().is_some_and(|extras| extras.has_cost_headers())
+    pub(super) const fn has_cost_headers(&self) -> bool {
+        !self.cost_headers.is_empty()
     }
 
-    /// Whether requests hold permits of a concurrency limit.
-    pub(super) fn holds_permits(&self) -> bool {
-        self.extras.as_ref().is_some_and(|extras| extras.holds_permits())
-    }
-
-    /// Whether requests may wait for long. If so, they must not occupy a ready service.
-    pub(super) fn may_wait(&self) -> bool {
-        self.extras.as_ref().is_some_and(|extras| extras.may_wait())
-    }
-
-    #[inline]
-    pub(super) fn wait_queue(&self) -> Option<&WaitQueue> {
-        self.extras.as_ref()?.wait_queue.as_ref()
+    pub(super) fn remove_costs(&self, headers: &mut HeaderMap) {
+        for name in &self.cost_headers {
+            headers.remove(name);
+        }
     }
 }

@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tollgate_core::Cost;
 
-use super::settlement::Reservation;
+use super::reservation::Reservation;
 use crate::body::is_last;
 
 /// Counts a request's cost and settles its [`Reservation`] when dropped: when a streamed response

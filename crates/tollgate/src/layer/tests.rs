@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use http::{HeaderValue, Request};
-use tollgate_core::{Decision, Key, Timestamp, Verdict};
+use tollgate_core::{Key, Timestamp};
 
-use super::receipts::next_id;
 use crate::RequestHead;
+use crate::drive::next_id;
 use crate::headers::seed_of;
 
 #[test]
@@ -29,11 +29,7 @@ fn jitter_seed_differs_between_clients() {
 
 #[test]
 fn receipt_ids_are_unique_across_threads() {
-    let decision = Decision::undecided(1);
-    let names = move || {
-        let verdict = Verdict::single(true, Timestamp::EPOCH, decision);
-        (0..1_000).map(|_| next_id(&verdict)).collect::<Vec<_>>()
-    };
+    let names = || (0..1_000).map(|_| next_id(Timestamp::EPOCH)).collect::<Vec<_>>();
     let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(names)).collect();
     let all: HashSet<_> =
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).chain(names()).collect();

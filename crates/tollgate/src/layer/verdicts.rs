@@ -2,9 +2,8 @@
 
 use http::{Extensions, HeaderValue};
 use tollgate_core::{Decision, Policy, Source, Timestamp};
+use tollgate_engine::{Charges, Limits, Mode};
 
-use super::compiled::CompiledLimits;
-use super::rows::Rows;
 use crate::headers;
 
 /// The decisions on a request, by policy. They are ordered by layer, outermost first, and then by
@@ -36,8 +35,7 @@ pub struct Verdicts(Vec<LimitVerdict>);
 #[derive(Clone, Debug)]
 pub struct LimitVerdict {
     policy: Policy,
-    is_shadow: bool,
-    is_soft: bool,
+    mode: Mode,
     decision: Decision,
     decided_at: Timestamp,
     source: Source,
@@ -57,7 +55,7 @@ impl Verdicts {
 
     /// Returns the [soft limits](crate::OnExceeded::Annotate) that the request exceeds.
     pub fn exceeded(&self) -> impl Iterator<Item = &LimitVerdict> {
-        self.0.iter().filter(|verdict| verdict.is_soft && verdict.is_exceeded())
+        self.0.iter().filter(|verdict| verdict.is_soft() && verdict.is_exceeded())
     }
 
     /// Returns the [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED) value for a
@@ -66,30 +64,30 @@ impl Verdicts {
         headers::names(self.exceeded().map(|verdict| verdict.policy.name()))
     }
 
+    pub(crate) fn of(limits: &Limits, charges: &Charges) -> Self {
+        Self(of_charges(limits, charges).collect())
+    }
+
     /// For a request, which reaches the outer layer first.
-    pub(super) fn push(extensions: &mut Extensions, limits: &CompiledLimits, rows: &Rows) {
+    pub(super) fn push(extensions: &mut Extensions, limits: &Limits, charges: &Charges) {
         let verdicts = &mut extensions.get_or_insert_default::<Self>().0;
-        verdicts.extend(of_rows(limits, rows));
+        verdicts.extend(of_charges(limits, charges));
     }
 
     /// For a response, which reaches the inner layer first.
-    pub(super) fn push_outer(extensions: &mut Extensions, limits: &CompiledLimits, rows: &Rows) {
+    pub(super) fn push_outer(extensions: &mut Extensions, limits: &Limits, charges: &Charges) {
         let verdicts = &mut extensions.get_or_insert_default::<Self>().0;
-        verdicts.splice(..0, of_rows(limits, rows));
+        verdicts.splice(..0, of_charges(limits, charges));
     }
 }
 
-fn of_rows(limits: &CompiledLimits, rows: &Rows) -> impl Iterator<Item = LimitVerdict> {
-    rows.iter().map(|row| {
-        let limit = &limits.of(row).limit;
-        LimitVerdict {
-            policy: limits.fields(row).policy().clone(),
-            is_shadow: limit.is_shadow(),
-            is_soft: limit.is_soft(),
-            decision: row.decision,
-            decided_at: rows.decided_at,
-            source: rows.source,
-        }
+fn of_charges(limits: &Limits, charges: &Charges) -> impl Iterator<Item = LimitVerdict> {
+    charges.iter().map(|applied| LimitVerdict {
+        policy: limits.policy(applied).clone(),
+        mode: limits.of(applied).mode,
+        decision: applied.decision,
+        decided_at: charges.decided_at(),
+        source: charges.source(),
     })
 }
 
@@ -111,12 +109,12 @@ impl LimitVerdict {
 
     /// Whether it is a [shadow policy](crate::Limit::shadow).
     pub const fn is_shadow(&self) -> bool {
-        self.is_shadow
+        matches!(self.mode, Mode::Shadow)
     }
 
     /// Whether it is a [soft limit](crate::OnExceeded::Annotate).
     pub const fn is_soft(&self) -> bool {
-        self.is_soft
+        matches!(self.mode, Mode::Annotate)
     }
 
     /// Returns the time of the decision.

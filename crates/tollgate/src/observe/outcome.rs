@@ -1,6 +1,5 @@
 use tollgate_core::{Decision, Outcome, Source};
-
-use crate::Limit;
+use tollgate_engine::Mode;
 
 pub(crate) const fn source_name(source: Source, store: &'static str) -> &'static str {
     match source {
@@ -44,9 +43,9 @@ impl CountedOutcome {
     }
 
     /// Returns `None` if the policy would have allowed a request that another policy denied.
-    pub(crate) fn of(limit: &Limit, decision: &Decision, source: Source) -> Option<Self> {
+    pub(crate) fn of(mode: Mode, decision: &Decision, source: Source) -> Option<Self> {
         Some(match decision.outcome {
-            Outcome::Deny { .. } | Outcome::ExceedsCapacity if limit.enforce => Self::Deny,
+            Outcome::Deny { .. } | Outcome::ExceedsCapacity if mode.enforces() => Self::Deny,
             Outcome::Deny { .. } | Outcome::ExceedsCapacity => Self::ShadowDeny,
             Outcome::Allow { .. } if source == Source::Local => Self::Local,
             Outcome::Allow { .. } => Self::Allow,

@@ -16,6 +16,7 @@ mod grpc;
 mod in_flight;
 mod keys;
 mod lanes;
+mod limiter;
 mod lists;
 mod metrics;
 mod nesting;

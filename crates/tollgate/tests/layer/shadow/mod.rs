@@ -182,6 +182,7 @@ const SHADOW_PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..OPEN };
 const OF_CLIENT: Drawn = Drawn { key: Keyed::Client, ..OPEN };
 const LOCAL: Drawn = Drawn { on_store_error: OnStoreError::Local, ..OPEN };
 const CLOSED: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..OPEN };
+const CLOSED_WAITS: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..WAITS };
 const COSTLY: Drawn = Drawn { is_flat: false, ..OPEN };
 const QUEUE: Drawn = Drawn { kind: Kind::Queue, units: 3, ..OPEN };
 
@@ -209,6 +210,18 @@ fn shadow_policies_change_no_known_case() {
             LOCAL,
             1,
             vec![SEND, SEND, Step::Hold, FAIL, SEND],
+        ),
+        (
+            "full queue while a closed policy's store fails",
+            Drawn { kind: Kind::InFlight, ..CLOSED_WAITS },
+            LOCAL,
+            1,
+            vec![
+                Step::Send { client: 1, has_tenant: true, cost: 1, status: 200, takes: 1_500 },
+                SEND,
+                FAIL,
+                SEND,
+            ],
         ),
         ("order of waiters", PERMIT, COSTLY, 99, arrivals_before_retry()),
         ("closed beside local", LOCAL, CLOSED, 1, vec![FAIL, SEND, SEND]),

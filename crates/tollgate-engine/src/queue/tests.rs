@@ -1,40 +1,39 @@
-use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::Waker;
 
 use tollgate_core::{Key, Policy, Quota};
 use tollgate_interleavings::{explore, thread};
 
-use super::super::lanes::LaneKey;
 use super::*;
 
 type Entry = Result<Option<Ticket>, KeySet>;
 
 /// A request for this key arrives, and is denied.
-fn deny(queue: &WaitQueue, name: &str, bytes: usize) -> Entry {
+fn deny(queue: &Queue, name: &str, bytes: usize) -> Entry {
     enter(queue, name, bytes, key())
 }
 
 /// A request for this key arrives, and has not called the store yet.
-fn arrive(queue: &WaitQueue, name: &str) -> Entry {
+fn arrive(queue: &Queue, name: &str) -> Entry {
     enter(queue, name, 1, KeySet::default())
 }
 
-fn enter(queue: &WaitQueue, name: &str, bytes: usize, denying: KeySet) -> Entry {
+fn enter(queue: &Queue, name: &str, bytes: usize, denying: KeySet) -> Entry {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
-    let keys = [LaneKey { policy, key: Key::from(name) }].into();
-    let (arrival, costs, is_first) = (arrival(queue).number, [1].into(), Arc::default());
-    let (may_wait, joined) = (key(), KeySet::default());
-    let member = Member { arrival, keys, costs, may_wait, own: key(), joined, is_first };
-    queue.enter(bytes, member, denying)
+    let lane = (LaneKey { policy, key: Key::from(name) }, 1);
+    let arrival = queue.arrive(bytes);
+    arrival.enter(Member::new(arrival.number, [lane].into_iter(), key(), key()), denying)
+}
+
+fn bounded(requests: usize, bytes: usize) -> Queue {
+    let queue = Queue::new();
+    queue.set_max_requests(requests);
+    queue.set_max_bytes(bytes);
+    queue
 }
 
 /// The request's only key.
 fn key() -> KeySet {
     KeySet::from_iter([0])
-}
-
-fn arrival(queue: &WaitQueue) -> Arrival {
-    queue.arrive(&RequestHead::of(&http::Request::new(())))
 }
 
 fn waiting(entry: Entry) -> Ticket {
@@ -43,7 +42,7 @@ fn waiting(entry: Entry) -> Ticket {
 
 #[test]
 fn lanes_last_while_requests_wait() {
-    let queue = WaitQueue::new().max_requests(3);
+    let queue = bounded(3, 100);
     let is_free = |name| matches!(arrive(&queue, name), Ok(None));
     assert!(is_free("a"));
     let first = waiting(deny(&queue, "a", 1));
@@ -56,14 +55,14 @@ fn lanes_last_while_requests_wait() {
     assert!(!is_free("a"));
     drop(second);
     assert!(is_free("a"));
-    let queue = queue.shared.queue.lock();
+    let queue = queue.0.places.lock();
     assert_eq!((queue.lanes.len(), queue.by_key.len()), (0, 0));
     assert_eq!((queue.waiting.requests, queue.waiting.bytes), (0, 0));
 }
 
 #[test]
 fn keys_are_capped_at_half_the_queue() {
-    let queue = WaitQueue::new().max_requests(5).max_bytes(100);
+    let queue = bounded(5, 100);
     let large = waiting(deny(&queue, "a", 80));
     assert!(deny(&queue, "a", 1).is_err(), "more than 50 bytes");
     drop(large);
@@ -77,8 +76,10 @@ fn keys_are_capped_at_half_the_queue() {
 
 #[test]
 fn clones_share_bounds() {
-    let queue = WaitQueue::new();
-    let clone = queue.clone().max_requests(1).max_bytes(10).body_window(5);
+    let queue = Queue::new();
+    let clone = queue.clone();
+    clone.set_max_requests(1);
+    clone.set_max_bytes(10);
     let first = waiting(deny(&queue, "a", 10));
     for queue in [&queue, &clone] {
         assert!(deny(queue, "b", 0).is_err(), "one request");
@@ -86,40 +87,16 @@ fn clones_share_bounds() {
     drop(first);
     for queue in [&queue, &clone] {
         assert!(deny(queue, "a", 11).is_err(), "ten bytes");
-        assert_eq!(queue.shared.body_window.load(Ordering::Relaxed), 5);
     }
-    let wider = clone.max_requests(2).max_bytes(100);
+    queue.set_max_requests(2);
+    queue.set_max_bytes(100);
     let _first = waiting(deny(&queue, "a", 11));
-    let _second = waiting(deny(&wider, "b", 11));
-}
-
-#[test]
-fn body_bytes_are_capped_at_window() {
-    let queue = WaitQueue::new().body_window(10_000);
-    let bytes = |version, fields: &[(&'static str, &str)]| {
-        let mut request = http::Request::new(());
-        *request.version_mut() = version;
-        for (name, value) in fields {
-            request.headers_mut().insert(*name, value.parse().unwrap());
-        }
-        queue.bytes_of(&RequestHead::of(&request)) - BASE_BYTES
-    };
-    for (fields, in_http1, in_http2) in [
-        (&[][..], 0, 10_000),
-        (&[("content-length", "7")], 14 + 1 + 7, 14 + 1 + 7),
-        (&[("content-length", "1000000")], 14 + 7 + 10_000, 14 + 7 + 10_000),
-        (&[("content-length", "x")], 14 + 1 + 10_000, 14 + 1 + 10_000),
-        (&[("transfer-encoding", "chunked")], 17 + 7 + 10_000, 17 + 7 + 10_000),
-        (&[("cookie", "abc"), ("content-length", "0")], 6 + 3 + 15, 6 + 3 + 15),
-    ] {
-        assert_eq!(bytes(Version::HTTP_11, fields), in_http1, "{fields:?}");
-        assert_eq!(bytes(Version::HTTP_2, fields), in_http2, "{fields:?}");
-    }
+    let _second = waiting(deny(&clone, "b", 11));
 }
 
 #[test]
 fn total_bytes_are_bounded() {
-    let queue = WaitQueue::new().max_bytes(10);
+    let queue = bounded(9, 10);
     let first = waiting(deny(&queue, "a", 6));
     assert!(deny(&queue, "b", 5).is_err());
     let second = waiting(deny(&queue, "b", 4));
@@ -131,45 +108,44 @@ fn total_bytes_are_bounded() {
 
 #[test]
 fn arrivals_take_no_lock() {
-    let queue = WaitQueue::new();
-    let lock = queue.shared.queue.lock();
+    let queue = Queue::new();
+    let lock = queue.0.places.lock();
     let (arrived, seen) = std::sync::mpsc::channel();
     let clone = queue.clone();
     // Runs in another thread, so the test fails instead of blocking if an arrival takes the lock.
-    std::thread::spawn(move || arrived.send(arrival(&clone).others_wait));
+    std::thread::spawn(move || arrived.send(clone.arrive(1).others_wait));
     let others_wait = seen.recv_timeout(std::time::Duration::from_secs(30));
     assert_eq!(others_wait, Ok(false));
     drop(lock);
     let first = waiting(deny(&queue, "a", 1));
-    assert!(arrival(&queue).others_wait);
+    assert!(queue.arrive(1).others_wait);
     drop(first);
-    assert!(!arrival(&queue).others_wait);
+    assert!(!queue.arrive(1).others_wait);
 }
 
 #[test]
 fn huge_bodies_do_not_overflow() {
-    let queue = WaitQueue::new().max_bytes(usize::MAX);
+    let queue = bounded(9, usize::MAX);
     let first = waiting(deny(&queue, "a", usize::MAX));
     assert!(deny(&queue, "b", usize::MAX).is_err(), "no bytes remain");
     assert!(deny(&queue, "b", 1).is_err(), "no bytes remain");
     drop(first);
     waiting(deny(&queue, "b", usize::MAX));
-    let held = queue.shared.queue.lock().waiting;
+    let held = queue.0.places.lock().waiting;
     assert_eq!((held.requests, held.bytes), (0, 0));
 }
 
 #[test]
 fn request_behind_a_leaving_request_is_woken() {
     explore(|| {
-        let queue = WaitQueue::new();
+        let queue = Queue::new();
         let first = waiting(deny(&queue, "a", 1));
         let behind = queue.clone();
         let behind = thread::spawn(move || arrive(&behind, "a").ok().flatten());
         drop(first);
         if let Some(behind) = behind.join().unwrap() {
-            let woken = pin!(behind.woken());
-            assert!(woken.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            assert!(behind.is_woken(Waker::noop()));
         }
-        assert!(!arrival(&queue).others_wait);
+        assert!(!queue.arrive(1).others_wait);
     });
 }

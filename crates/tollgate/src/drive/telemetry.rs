@@ -6,18 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Outcome, Source, StoreError, Verdict};
+use tollgate_core::{Decision, Outcome, Source, StoreError};
+use tollgate_engine::{AppliedLimit, Charges, Conclusion, Limits, Rejection};
 use tracing::field::Empty;
 use tracing::{Level, Span};
 
-use super::compiled::CompiledLimits;
-use super::row::Row;
-use crate::RequestHead;
 use crate::observe::{CountedOutcome, source_name};
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 
-pub(super) struct Telemetry {
+pub(crate) struct Telemetry {
     #[cfg(feature = "metrics")]
     observer: Observer,
     #[cfg(feature = "metrics")]
@@ -29,18 +27,18 @@ pub(super) struct Telemetry {
     timer: Timer,
 }
 
-#[derive(Default)]
-pub(super) struct Observed {
+#[derive(Clone, Default)]
+pub(crate) struct Observed {
     #[cfg(feature = "metrics")]
-    pub(super) observer: Option<Observer>,
+    pub(crate) observer: Option<Observer>,
     #[cfg(feature = "metrics")]
-    pub(super) endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
 }
 
 #[derive(Default)]
-pub(super) struct DecisionTimer {
+pub(crate) struct DecisionTimer {
     /// Whether the request waited in the queue. If so, its duration is not the store's duration.
-    pub(super) has_waited: bool,
+    pub(crate) has_waited: bool,
     spans: Option<Box<Spans>>,
     #[cfg(feature = "metrics")]
     started: Option<Started>,
@@ -53,18 +51,15 @@ struct Spans {
     spans: SmallVec<[Span; 2]>,
 }
 
-pub(super) struct WaitTimer {
+/// Counts a waiting request until this is dropped.
+pub(crate) struct WaitTimer {
     #[cfg(feature = "metrics")]
     _waiting: Waiting,
 }
 
-impl WaitTimer {
-    pub(super) fn stop(self) {}
-}
-
 impl Telemetry {
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
-    pub(super) fn new(limits: &CompiledLimits, observed: &Observed) -> Self {
+    pub(crate) fn new(limits: &Limits, observed: &Observed) -> Self {
         #[cfg(feature = "metrics")]
         let observer = observed.observer.clone().unwrap_or_default();
         Self {
@@ -81,19 +76,19 @@ impl Telemetry {
 
     #[inline]
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
-    pub(super) fn start(
+    pub(crate) fn start<'a>(
         &self,
-        limits: &CompiledLimits,
-        rows: &[Row],
-        head: &RequestHead<'_>,
+        limits: &Limits,
+        applied: &[AppliedLimit],
+        route: impl FnOnce() -> Option<&'a str>,
     ) -> DecisionTimer {
         let mut timer = DecisionTimer::default();
         if tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision") {
-            timer.spans = Some(Spans::new(limits, rows));
+            timer.spans = Some(Spans::new(limits, applied));
         }
         #[cfg(feature = "metrics")]
         {
-            timer.endpoint = self.endpoint_of(head);
+            timer.endpoint = self.endpoint_of(route);
             // Started last, so that other work here is not measured.
             timer.started = self.timer.start();
         }
@@ -101,12 +96,12 @@ impl Telemetry {
     }
 
     #[inline]
-    pub(super) fn record(
+    pub(crate) fn record(
         &self,
-        limits: &CompiledLimits,
-        rows: &[Row],
+        limits: &Limits,
+        charges: &Charges,
         timer: &DecisionTimer,
-        reply: &Result<Verdict, StoreError>,
+        conclusion: &Conclusion,
         store: &'static str,
     ) {
         if cfg!(not(feature = "metrics")) && timer.spans.is_none() {
@@ -114,32 +109,32 @@ impl Telemetry {
         }
         #[cfg(feature = "metrics")]
         let seconds = timer.started.map(|started| self.timer.stop(started, store));
-        for (index, row) in rows.iter().enumerate() {
-            let limit = limits.of(row);
-            let (outcome, decision, source) = match reply {
-                Ok(verdict) => {
-                    let decision = verdict.decisions().get(index);
-                    let source = verdict.source();
-                    let outcome =
-                        decision.and_then(|it| CountedOutcome::of(&limit.limit, it, source));
+        let is_admitted = matches!(conclusion, Conclusion::Pass(_));
+        for (index, applied) in charges.iter().enumerate() {
+            let limit = limits.of(applied);
+            let (outcome, decision, source) = match conclusion {
+                Conclusion::FailOpen(error) | Conclusion::Reject(Rejection::Undecided(error)) => {
+                    (failure(limits, charges, applied, error), None, Source::Store)
+                }
+                Conclusion::Pass(_) | Conclusion::Reject(_) => {
+                    let (decision, source) = (&applied.decision, charges.source());
+                    let outcome = CountedOutcome::of(limit.mode, decision, source);
                     // If another policy denies the request, this policy did not fail open.
                     let is_meant = |outcome: &CountedOutcome| {
-                        verdict.is_admitted() || *outcome != CountedOutcome::FailedOpen
+                        is_admitted || *outcome != CountedOutcome::FailedOpen
                     };
-                    (outcome.filter(is_meant), decision, source)
+                    (outcome.filter(is_meant), Some(decision), source)
                 }
-                Err(error) => (failure(limits, rows, row, error), None, Source::Store),
             };
             #[cfg(feature = "metrics")]
             {
-                let Row { limit: number, kind, cost, .. } = row;
+                let AppliedLimit { limit: number, kind, cost, .. } = applied;
                 let policy = &self.policies[usize::from(*number)];
                 // A penalty allows without charging.
-                let charges = !limit.limit.policy.is_penalty();
-                let cost = if charges { cost.get() } else { 0 };
+                let cost = if limit.policy.is_penalty() { 0 } else { cost.get() };
                 policy.count(*kind, cost, timer.endpoint as usize, outcome, decision, source);
                 if outcome == Some(CountedOutcome::Deny) {
-                    policy.denied(&row.key, *kind);
+                    policy.denied(&applied.key, *kind);
                 }
                 if let Some(seconds) = seconds
                     && !timer.has_waited
@@ -158,7 +153,7 @@ impl Telemetry {
         not(feature = "metrics"),
         expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
     )]
-    pub(super) fn start_waiting(&self, limit: usize) -> WaitTimer {
+    pub(crate) fn start_waiting(&self, limit: usize) -> WaitTimer {
         WaitTimer {
             #[cfg(feature = "metrics")]
             _waiting: Waiting::new(Arc::clone(&self.policies[limit])),
@@ -166,57 +161,56 @@ impl Telemetry {
     }
 
     #[cfg(feature = "metrics")]
-    pub(super) fn policies(&self) -> impl Iterator<Item = &ObservedPolicy> {
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &ObservedPolicy> {
         self.policies.iter().map(|policy| &**policy)
     }
 
     #[cfg(feature = "metrics")]
     #[inline]
-    fn endpoint_of(&self, head: &RequestHead<'_>) -> u32 {
+    fn endpoint_of<'a>(&self, route: impl FnOnce() -> Option<&'a str>) -> u32 {
         let endpoint = self.endpoint.unwrap_or_else(|| {
-            let pattern = crate::key::route::pattern(head.extensions);
-            pattern.map_or(crate::observe::OTHER, |pattern| self.observer.endpoint(pattern))
+            route().map_or(crate::observe::OTHER, |pattern| self.observer.endpoint(pattern))
         });
         // There are at most a few hundred endpoints.
         endpoint as u32
     }
 }
 
-/// Returns the outcome of a row if the store could not decide. If another policy rejects the
+/// Returns a limit's outcome if the store could not decide. If another policy rejects the
 /// request, this policy did not fail open.
 #[cold]
 fn failure(
-    limits: &CompiledLimits,
-    rows: &[Row],
-    row: &Row,
+    limits: &Limits,
+    charges: &Charges,
+    applied: &AppliedLimit,
     error: &StoreError,
 ) -> Option<CountedOutcome> {
-    let mut rejecting = limits.failing_closed(rows, error).peekable();
+    let mut rejecting = limits.failing_closed(charges, error).peekable();
     match rejecting.peek() {
         None => Some(CountedOutcome::FailedOpen),
         Some(_) => {
-            rejecting.any(|it| std::ptr::eq(it, row)).then_some(CountedOutcome::FailedClosed)
+            rejecting.any(|it| std::ptr::eq(it, applied)).then_some(CountedOutcome::FailedClosed)
         }
     }
 }
 
 impl Spans {
     #[cold]
-    fn new(limits: &CompiledLimits, rows: &[Row]) -> Box<Self> {
-        let span = |row: &Row| {
+    fn new(limits: &Limits, applied: &[AppliedLimit]) -> Box<Self> {
+        let span = |applied: &AppliedLimit| {
             tracing::debug_span!(
                 target: SPANS,
                 "decision",
-                policy = limits.of(row).limit.policy.name(),
-                client = row.kind.as_str(),
-                cost = row.cost.get(),
+                policy = limits.of(applied).policy.name(),
+                client = applied.kind.as_str(),
+                cost = applied.cost.get(),
                 outcome = Empty,
                 remaining = Empty,
                 store = Empty,
                 store_latency_us = Empty,
             )
         };
-        Box::new(Self { spans: rows.iter().map(span).collect(), started: Instant::now() })
+        Box::new(Self { spans: applied.iter().map(span).collect(), started: Instant::now() })
     }
 
     #[cold]

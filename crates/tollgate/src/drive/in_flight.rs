@@ -19,7 +19,7 @@ use crate::body::InFlight;
 /// A single task renews each permit when a quarter of the time to live is over, or half at the
 /// latest. The rest is a reserve in case the store is down. Most requests finish earlier, so they
 /// only cost a map entry and no timer.
-pub(super) struct LeaseRenewer<St>(Arc<Renewals<St>>);
+pub(crate) struct LeaseRenewer<St>(Arc<Renewals<St>>);
 
 struct Renewals<St> {
     store: St,
@@ -46,14 +46,14 @@ type Receipts = SmallVec<[Receipt; 1]>;
 
 impl<St: Store> LeaseRenewer<St> {
     /// Returns `None` if no policy is a concurrency limit.
-    pub(super) fn new<'a>(store: &St, policies: impl Iterator<Item = &'a Policy>) -> Option<Self> {
+    pub(crate) fn new<'a>(store: &St, policies: impl Iterator<Item = &'a Policy>) -> Option<Self> {
         let in_flight = policies.filter(|policy| policy.is_concurrency());
         let shortest = in_flight.map(|policy| Duration::from(policy.window())).min()?;
         let (store, every) = (store.clone(), (shortest / 4).max(SHORTEST_SLEEP));
         Some(Self(Arc::new(Renewals { store, every, register: Mutex::default() })))
     }
 
-    pub(super) fn hold(&self, receipts: &[Receipt]) -> InFlight {
+    pub(crate) fn hold(&self, receipts: &[Receipt]) -> InFlight {
         let permits = receipts.iter().filter(|receipt| receipt.policy.is_concurrency());
         let receipts: Receipts = permits.cloned().collect();
         if receipts.is_empty() {

@@ -12,7 +12,7 @@ use tollgate_core::StoreError;
 /// It logs the first failure, then after every [`INTERVAL`] the number of requests that were
 /// allowed without a limit, and then the first [`INTERVAL`] without a failure.
 #[derive(Debug, Default)]
-pub(super) struct Outage {
+pub(crate) struct Outage {
     is_on: AtomicBool,
     state: Mutex<Option<State>>,
 }
@@ -29,12 +29,12 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 impl Outage {
     #[inline]
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
     #[cold]
-    pub(super) fn failed(&self, error: &StoreError, passes: bool) {
+    pub(crate) fn failed(&self, error: &StoreError, passes: bool) {
         let now = Instant::now();
         let mut outage = self.state.lock();
         let is_new = outage.is_none();
@@ -64,7 +64,7 @@ impl Outage {
     }
 
     #[cold]
-    pub(super) fn decided(&self) {
+    pub(crate) fn decided(&self) {
         let now = Instant::now();
         let mut outage = self.state.lock();
         let is_over = |state: &mut State| now.duration_since(state.failed_at) >= INTERVAL;

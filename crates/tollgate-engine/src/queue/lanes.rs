@@ -10,14 +10,17 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::task::Waker;
 
-use tokio::sync::Notify;
 use tollgate_core::{Key, Policy};
 
-#[derive(Clone)]
-pub(super) struct LaneKey {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
+use super::keys::KeySet;
+use super::signal::Signal;
+
+#[derive(Clone, Debug)]
+pub(crate) struct LaneKey {
+    pub(crate) policy: Policy,
+    pub(crate) key: Key,
 }
 
 /// State belongs to the policy's name, because a reload may change its quota.
@@ -36,16 +39,17 @@ impl Hash for LaneKey {
     }
 }
 
-pub(super) type ArrivalNumber = u64;
+pub(crate) type ArrivalNumber = u64;
 
 /// All lanes. Empty lanes are removed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Lanes(HashMap<LaneKey, Lane>);
 
 /// The requests that wait for a key: how to wake each request, and its cost under this key.
-type Lane = BTreeMap<ArrivalNumber, (Arc<Notify>, u64)>;
+type Lane = BTreeMap<ArrivalNumber, (Arc<Signal>, u64)>;
 
-pub(super) struct Member {
+#[derive(Debug)]
+pub(crate) struct Member {
     pub(super) arrival: ArrivalNumber,
     /// The keys of its charges.
     pub(super) keys: Box<[LaneKey]>,
@@ -55,40 +59,22 @@ pub(super) struct Member {
     /// The keys that divide the queue: all except global keys and keys of shadow policies.
     pub(super) own: KeySet,
     /// The keys that it waits for, or waited for last.
-    pub(super) joined: KeySet,
-    /// Notified when the request becomes the first in a lane.
-    pub(super) is_first: Arc<Notify>,
+    pub(crate) joined: KeySet,
+    /// Set when the request becomes the first in a lane.
+    pub(super) is_first: Arc<Signal>,
 }
 
-/// A set of a request's keys, by their index in [`Member::keys`]. A layer has at most 64 limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct KeySet(u64);
-
-impl KeySet {
-    pub(super) const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(super) const fn contains(self, key: usize) -> bool {
-        self.0 & (1 << key) != 0
-    }
-
-    pub(super) const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..u64::BITS as usize).filter(move |key| self.contains(*key))
-    }
-}
-
-impl FromIterator<usize> for KeySet {
-    fn from_iter<I: IntoIterator<Item = usize>>(keys: I) -> Self {
-        Self(keys.into_iter().fold(0, |set, key| set | 1 << key))
+impl Member {
+    pub(crate) fn new(
+        arrival: ArrivalNumber,
+        charges: impl Iterator<Item = (LaneKey, u64)>,
+        may_wait: KeySet,
+        own: KeySet,
+    ) -> Self {
+        let (keys, costs): (Vec<_>, Vec<_>) = charges.unzip();
+        let (keys, costs) = (keys.into(), costs.into());
+        let (joined, is_first) = (KeySet::default(), Arc::default());
+        Self { arrival, keys, costs, may_wait, own, joined, is_first }
     }
 }
 
@@ -111,13 +97,18 @@ impl Lanes {
 
     /// Moves a request into the lanes of the keys that it waits for: the `denying` keys, and each
     /// key that an earlier request waits for. Returns `false` if there is no such key. The request
-    /// may then call the store.
-    pub(super) fn place(&mut self, member: &mut Member, denying: KeySet) -> bool {
+    /// may then call the store. The caller wakes `woken`.
+    pub(super) fn place(
+        &mut self,
+        member: &mut Member,
+        denying: KeySet,
+        woken: &mut Vec<Waker>,
+    ) -> bool {
         let waits_for = denying.union(self.behind(member));
         if waits_for.is_empty() {
             return false;
         }
-        self.leave(member, member.joined.without(waits_for));
+        self.leave(member, member.joined.without(waits_for), woken);
         for number in waits_for.without(member.joined).iter() {
             let lane = self.0.entry(member.keys[number].clone()).or_default();
             lane.insert(member.arrival, (Arc::clone(&member.is_first), member.costs[number]));
@@ -126,8 +117,9 @@ impl Lanes {
         true
     }
 
-    /// Removes a request from the lanes of these keys, and wakes the next request in each lane.
-    pub(super) fn leave(&mut self, member: &Member, keys: KeySet) {
+    /// Removes a request from the lanes of these keys. The caller wakes `woken`, the next request
+    /// in each lane.
+    pub(super) fn leave(&mut self, member: &Member, keys: KeySet, woken: &mut Vec<Waker>) {
         for number in keys.iter() {
             let Entry::Occupied(mut lane) = self.0.entry(member.keys[number].clone()) else {
                 continue;
@@ -135,7 +127,9 @@ impl Lanes {
             lane.get_mut().remove(&member.arrival);
             match lane.get().first_key_value() {
                 None => drop(lane.remove()),
-                Some((next, (is_first, _))) if *next > member.arrival => is_first.notify_one(),
+                Some((next, (is_first, _))) if *next > member.arrival => {
+                    woken.extend(is_first.set())
+                }
                 Some(_) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! A request's receipts, and how to settle a receipt without waiting for the store.
+//! IDs of receipts, and how to settle a receipt without waiting for the store.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -8,20 +8,13 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
-use tollgate_core::{Cost, Receipt, ReceiptId, Reply, Store, Verdict};
-
-use super::compiled::CompiledLimits;
-use super::row::Row;
-
-pub(super) fn receipts(limits: &CompiledLimits, rows: &[Row], verdict: &Verdict) -> Vec<Receipt> {
-    verdict.receipts(&limits.charges(rows), || next_id(verdict)).collect()
-}
+use tollgate_core::{Cost, Receipt, ReceiptId, Reply, Store, Timestamp};
 
 /// Settles a charge without waiting for the store. `runtime` is for callers outside of a runtime.
 ///
 /// After a failure, only permits are settled again: their receipts count only once, and the permit
 /// is missing until then.
-pub(super) fn settle<St: Store>(
+pub(crate) fn settle<St: Store>(
     store: &St,
     receipt: Receipt,
     actual: Cost,
@@ -64,10 +57,11 @@ fn report(error: &dyn std::fmt::Display, is_permit: bool) {
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(400), Duration::from_secs(3)];
 
-pub(super) fn next_id(verdict: &Verdict) -> ReceiptId {
+/// Returns a new ID for a charge at this time. See [`ReceiptId::new`].
+pub(crate) fn next_id(decided_at: Timestamp) -> ReceiptId {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let process = *PROCESS.get_or_init(|| RandomState::new().hash_one("receipts"));
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    ReceiptId::new(process, verdict.decided_at(), count)
+    ReceiptId::new(process, decided_at, count)
 }

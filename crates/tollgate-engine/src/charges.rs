@@ -1,0 +1,137 @@
+//! A request's charges: one record for each limit that applies. It is filled in place and travels
+//! with the request.
+
+use std::ops::Deref;
+
+use smallvec::SmallVec;
+use tollgate_core::{
+    Cost, Key, Micros, Outcome, Receipt, ReceiptId, Source, StoreError, Timestamp, Verdict,
+};
+
+use crate::applied::{AppliedLimit, SubjectKind};
+use crate::limit::Limits;
+use crate::step::{Conclusion, Rejection};
+
+/// The limits that apply to a request, with the store's decisions after its reply.
+#[derive(Clone, Debug, Default)]
+pub struct Charges {
+    /// Most requests meet one limit.
+    list: SmallVec<[AppliedLimit; 1]>,
+    decided_at: Timestamp,
+    source: Source,
+}
+
+impl Charges {
+    /// Charges every limit the same units under the same key.
+    pub fn of_each(limits: &Limits, key: &Key, cost: Cost) -> Self {
+        let mut charges = Self::default();
+        for (limit, _) in (0..).zip(limits.iter()) {
+            charges.push(AppliedLimit::new(limit, SubjectKind::Other, key.clone(), cost), limits);
+        }
+        charges
+    }
+
+    /// Adds a limit that applies.
+    #[inline]
+    pub fn push(&mut self, applied: AppliedLimit, limits: &Limits) {
+        if self.list.is_empty() {
+            self.list.reserve(limits.len());
+        }
+        self.list.push(applied);
+    }
+
+    /// Removes all charges.
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    /// Returns the charges, whose decisions a correction may change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut AppliedLimit> {
+        self.list.iter_mut()
+    }
+
+    /// Returns when the store decided.
+    #[inline]
+    pub const fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// Returns which store decided.
+    #[inline]
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Writes a verdict's decisions into the charges.
+    #[inline]
+    pub fn fill_in(&mut self, verdict: &Verdict) {
+        for (applied, decision) in self.list.iter_mut().zip(verdict.decisions()) {
+            applied.decision = *decision;
+        }
+        (self.decided_at, self.source) = (verdict.decided_at(), verdict.source());
+    }
+
+    /// Writes the store's reply into the charges, or applies the failure policies. A request that
+    /// may not wait needs no [`Request`](crate::Request): this is its
+    /// only step.
+    #[inline]
+    pub fn conclude(&mut self, limits: &Limits, reply: Result<Verdict, StoreError>) -> Conclusion {
+        let verdict = match reply {
+            Ok(verdict) => verdict,
+            Err(error) => return self.fail(limits, error),
+        };
+        self.fill_in(&verdict);
+        if verdict.is_admitted() {
+            Conclusion::Pass(self.delay(limits))
+        } else {
+            Conclusion::Reject(Rejection::Denied)
+        }
+    }
+
+    #[cold]
+    fn fail(&self, limits: &Limits, error: StoreError) -> Conclusion {
+        if limits.failing_closed(self, &error).next().is_none() {
+            Conclusion::FailOpen(error)
+        } else {
+            Conclusion::Reject(Rejection::Undecided(error))
+        }
+    }
+
+    /// Returns how long an admitted request is delayed: the longest delay by an enforced limit.
+    #[inline]
+    pub fn delay(&self, limits: &Limits) -> Micros {
+        if limits.delaying().is_none() {
+            return Micros::ZERO;
+        }
+        let enforced = self.list.iter().filter(|applied| limits.of(applied).mode.enforces());
+        enforced.map(|applied| applied.decision.delay()).max().unwrap_or_default()
+    }
+
+    /// Returns the receipts of an admitted request, each with an ID from `next_id`.
+    pub fn receipts<'a>(
+        &'a self,
+        limits: &'a Limits,
+        mut next_id: impl FnMut() -> ReceiptId + 'a,
+    ) -> impl Iterator<Item = Receipt> + 'a {
+        let charges = limits.charges(self);
+        self.list.iter().enumerate().filter_map(move |(index, applied)| {
+            let (at, source) = (self.decided_at, self.source);
+            applied.decision.receipt(&charges[index], &charges, at, source, &mut next_id)
+        })
+    }
+
+    /// Returns the fewest units that remain under any policy that decided.
+    pub fn remaining(&self) -> Option<u64> {
+        let decided = self.list.iter().filter(|it| it.decision.outcome != Outcome::Undecided);
+        decided.map(|applied| applied.decision.remaining).min()
+    }
+}
+
+impl Deref for Charges {
+    type Target = [AppliedLimit];
+
+    #[inline]
+    fn deref(&self) -> &[AppliedLimit] {
+        &self.list
+    }
+}

@@ -1,0 +1,44 @@
+//! What happens to a rate-limited request: which charges it makes, how it waits, and what is
+//! corrected at its end. Without HTTP, a runtime or a clock.
+//!
+//! A program that drives the engine does what each [`Step`] requires. It calls the store, sleeps,
+//! and passes the current time. `tollgate`'s Tower layer and its `Limiter` drive it with tokio, and
+//! `tollgate-replay` drives it with the times of a log.
+//!
+//! ```
+//! use tollgate_core::{Cost, Key, Policy, Quota, Store, Timestamp};
+//! use tollgate_engine::{Charges, Conclusion, Limit, Limits, Request, Step};
+//! use tollgate_memory::MemoryStore;
+//!
+//! let policy = Policy::token_bucket("client", Quota::per_minute(60).burst(1))?;
+//! let limits = Limits::new([Limit::new(policy)]);
+//! let store = MemoryStore::new();
+//! let decide = || {
+//!     let charges = Charges::of_each(&limits, &Key::from("ann"), Cost::ONE);
+//!     let (mut request, mut step) = Request::start(&limits, charges, None);
+//!     while let Step::Ask(question) = step {
+//!         let reply = store.decide(&question.charges(&limits, request.charges()));
+//!         step = request.on_reply(&limits, reply.into_inner(), Timestamp::EPOCH);
+//!     }
+//!     step
+//! };
+//! assert!(matches!(decide(), Step::Done(Conclusion::Pass(_))));
+//! assert!(matches!(decide(), Step::Done(Conclusion::Reject(_))));
+//! # Ok::<(), tollgate_core::PolicyError>(())
+//! ```
+
+mod applied;
+mod charges;
+mod corrections;
+mod limit;
+mod queue;
+mod request;
+mod step;
+
+pub use self::applied::{AppliedLimit, SubjectKind, TierIndex};
+pub use self::charges::Charges;
+pub use self::corrections::{OpenCharge, OpenCharges, Refunds, actual_cost};
+pub use self::limit::{Corrects, Limit, Limits, Mode};
+pub use self::queue::{Arrival, Queue};
+pub use self::request::Request;
+pub use self::step::{Conclusion, Question, Rejection, Step};

@@ -1,0 +1,471 @@
+//! A request between its arrival and its answer: when it asks the store, how long it waits, and
+//! when it gives up.
+
+use std::mem;
+use std::task::Waker;
+
+use smallvec::SmallVec;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Key, Micros, Outcome, Policy, Refill, Source, StoreError,
+    Timestamp, Verdict,
+};
+
+use crate::applied::AppliedLimit;
+use crate::charges::Charges;
+use crate::corrections::Refunds;
+use crate::limit::{Limits, Mode};
+use crate::queue::{Arrival, KeySet, LaneKey, Member, Ticket};
+use crate::step::{Conclusion, Question, Rejection, Step};
+
+/// A request that the store decides, perhaps after a wait.
+///
+/// Each method returns the next [`Step`]. Times are on any clock, but always the same one. If the
+/// request is dropped, it leaves the queue; [`refunds`](Self::refunds) says what to refund.
+#[derive(Debug)]
+pub struct Request {
+    charges: Charges,
+    /// The longest wait, in addition to the bounds of its limits.
+    patience: Micros,
+    has_queued: bool,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Asked the store to charge. A request that may wait has its arrival.
+    Asked(Option<Arrival>),
+    /// Asked for the decisions, because earlier requests wait for its keys.
+    Entered(Box<Place>),
+    /// Sleeps in the queue.
+    Sleeping(Box<Place>),
+    /// Asked the store to charge, as the first request under each of its keys.
+    Retried(Box<Place>),
+    /// Asked for the numbers of its rejection.
+    Leaving(Leaving),
+    /// Asked the store to charge for the last time.
+    Last,
+    Over,
+}
+
+/// A request's place in the queue.
+#[derive(Debug)]
+struct Place {
+    ticket: Ticket,
+    /// When the request gives up.
+    until: Timestamp,
+    denied: RetryTimes,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// The keys that it waited for, or would have to wait for.
+    keys: KeySet,
+    is_full: bool,
+    question: Question,
+}
+
+/// When each denied charge may be allowed. There is one entry per charge.
+#[derive(Debug, Default)]
+struct RetryTimes(Box<[Option<Timestamp>]>);
+
+impl RetryTimes {
+    fn keys_after(&self, now: Option<Timestamp>) -> KeySet {
+        (0..self.0.len()).filter(|number| self.0[*number] > now).collect()
+    }
+
+    fn next_after(&self, now: Timestamp) -> Option<Timestamp> {
+        self.0.iter().flatten().filter(|until| **until > now).min().copied()
+    }
+}
+
+impl Request {
+    /// Starts to decide a request. It waits only if it has an arrival.
+    pub fn start(limits: &Limits, charges: Charges, arrival: Option<Arrival>) -> (Self, Step) {
+        Self::within(limits, charges, arrival, Micros::MAX)
+    }
+
+    /// Starts to decide a request that waits no longer than `patience`.
+    #[inline]
+    pub fn within(
+        limits: &Limits,
+        charges: Charges,
+        arrival: Option<Arrival>,
+        patience: Micros,
+    ) -> (Self, Step) {
+        let state = State::Asked(arrival);
+        let mut request = Self { charges, patience, has_queued: false, state };
+        let step = request.enter(limits).unwrap_or(Step::Ask(Question::Charge));
+        (request, step)
+    }
+
+    /// Enters the queue if earlier requests wait for its keys.
+    #[inline]
+    fn enter(&mut self, limits: &Limits) -> Option<Step> {
+        let State::Asked(Some(arrival)) = &self.state else { return None };
+        let may_wait = arrival.others_wait && !self.may_wait(limits).is_empty();
+        if !may_wait || limits.never_pass(&self.charges) {
+            return None;
+        }
+        let question = Question::Dry;
+        self.state = match arrival.enter(self.member(limits, arrival), KeySet::default()) {
+            Ok(None) => return None,
+            Ok(Some(ticket)) => {
+                let (until, denied) = (Timestamp::EPOCH, RetryTimes::default());
+                State::Entered(Box::new(Place { ticket, until, denied }))
+            }
+            Err(keys) => State::Leaving(Leaving { keys, is_full: true, question }),
+        };
+        self.has_queued = true;
+        Some(Step::Ask(question))
+    }
+
+    /// Continues with the store's reply to the last question.
+    pub fn on_reply(
+        &mut self,
+        limits: &Limits,
+        reply: Result<Verdict, StoreError>,
+        now: Timestamp,
+    ) -> Step {
+        match mem::replace(&mut self.state, State::Over) {
+            State::Asked(None) | State::Last => self.conclude(limits, reply),
+            State::Asked(Some(arrival)) => match reply {
+                Ok(verdict) if !verdict.is_admitted() => {
+                    self.after_denial(limits, &arrival, &verdict, now)
+                }
+                reply => self.conclude(limits, reply),
+            },
+            State::Entered(mut place) => {
+                place.until = now + self.max_wait(limits);
+                // Even if the store fails now, it may decide when the request asks again.
+                let verdict =
+                    reply.ok().map(|it| Question::Dry.complete(limits, &self.charges, &it));
+                let verdict = verdict.filter(|verdict| !self.exceeds_share(limits, verdict));
+                let Some(verdict) = verdict else { return self.queue(place, now) };
+                // A limit that rejects must do so immediately, even while other requests wait. Dry
+                // charges are always admitted, so check the decisions instead of the verdict.
+                match self.denied(limits, &verdict, now, self.max_wait(limits)) {
+                    Ok(denied) => place.denied = denied,
+                    Err(rejection) => {
+                        let keys = KeySet::default();
+                        let verdict = denied_under(keys, &verdict, |_, it| it.reset_after);
+                        return self.reject(&verdict, rejection);
+                    }
+                }
+                self.join(limits, place, &verdict, now)
+            }
+            State::Retried(mut place) => match reply {
+                Ok(verdict) if !verdict.is_admitted() => {
+                    match self.denied(limits, &verdict, now, place.until.since(now)) {
+                        Ok(denied) => {
+                            place.denied = denied;
+                            self.queue(place, now)
+                        }
+                        Err(rejection) => self.reject(&verdict, rejection),
+                    }
+                }
+                reply => self.conclude(limits, reply),
+            },
+            State::Leaving(leaving) => match reply {
+                Ok(verdict) => {
+                    let peeked = leaving.question.complete(limits, &self.charges, &verdict);
+                    self.leave(limits, leaving, &peeked)
+                }
+                reply => self.conclude(limits, reply),
+            },
+            state @ (State::Sleeping(_) | State::Over) => unreachable!("a reply in {state:?}"),
+        }
+    }
+
+    /// Continues after a sleep, which may have ended early.
+    pub fn on_wake(&mut self, now: Timestamp) -> Step {
+        match mem::replace(&mut self.state, State::Over) {
+            State::Sleeping(place) => self.queue(place, now),
+            state => unreachable!("a wake in {state:?}"),
+        }
+    }
+
+    /// Returns whether a sleeping request must continue now, because no earlier request waits for
+    /// one of its keys any more. Otherwise `waker` is called when this happens.
+    pub fn is_woken(&self, waker: &Waker) -> bool {
+        matches!(&self.state, State::Sleeping(place) if place.ticket.is_woken(waker))
+    }
+
+    /// Returns the charges. They have decisions after the last step.
+    #[inline]
+    pub fn charges(&self) -> &Charges {
+        &self.charges
+    }
+
+    /// Takes the charges of a request that is decided.
+    #[inline]
+    pub fn take_charges(&mut self) -> Charges {
+        mem::take(&mut self.charges)
+    }
+
+    /// Returns whether the request waited in the queue, or was rejected because the queue is full.
+    pub const fn has_queued(&self) -> bool {
+        self.has_queued
+    }
+
+    /// Returns the number of the limit that it waits for.
+    pub fn waits_for(&self, limits: &Limits) -> Option<usize> {
+        let number = self.may_wait(limits).iter().next()?;
+        Some(usize::from(self.charges[number].limit))
+    }
+
+    /// Returns whether the request has a place in the queue.
+    pub const fn is_queued(&self) -> bool {
+        matches!(self.state, State::Entered(_) | State::Sleeping(_) | State::Retried(_))
+    }
+
+    /// Returns what to refund if the caller leaves before the reply to the last question. `first`
+    /// applies to the first question, which may have had its effect although the caller leaves.
+    pub const fn refunds(&self, first: Refunds) -> Refunds {
+        match self.state {
+            State::Asked(_) => first,
+            State::Retried(_) | State::Last => Refunds::All,
+            State::Entered(_) | State::Sleeping(_) | State::Leaving(_) | State::Over => {
+                Refunds::None
+            }
+        }
+    }
+
+    /// Queues a request that the store denies, unless the denial is final.
+    fn after_denial(
+        &mut self,
+        limits: &Limits,
+        arrival: &Arrival,
+        verdict: &Verdict,
+        now: Timestamp,
+    ) -> Step {
+        if self.may_wait(limits).is_empty() {
+            return self.reject(verdict, Rejection::Denied);
+        }
+        let max_wait = self.max_wait(limits);
+        let denied = match self.denied(limits, verdict, now, max_wait) {
+            Ok(denied) => denied,
+            Err(rejection) => return self.reject(verdict, rejection),
+        };
+        match arrival.enter(self.member(limits, arrival), denied.keys_after(None)) {
+            Ok(Some(ticket)) => {
+                self.has_queued = true;
+                let place = Box::new(Place { ticket, until: now + max_wait, denied });
+                self.join(limits, place, verdict, now)
+            }
+            Ok(None) => self.reject(verdict, Rejection::Denied),
+            Err(_) => self.reject(verdict, Rejection::QueueFull),
+        }
+    }
+
+    /// Rejects the request if the requests ahead would make it too late. Otherwise it waits.
+    fn join(
+        &mut self,
+        limits: &Limits,
+        place: Box<Place>,
+        verdict: &Verdict,
+        now: Timestamp,
+    ) -> Step {
+        let max_wait = self.max_wait(limits);
+        let earliest = |number: usize| {
+            let Charge { policy, cost, .. } = limits.charge(&self.charges[number]);
+            let ahead = place.ticket.units_ahead(number);
+            earliest(policy, cost, verdict.decisions().get(number)?, ahead)
+        };
+        let late = |number: &usize| earliest(*number).is_some_and(|wait| wait > max_wait);
+        let keys: KeySet = self.may_wait(limits).iter().filter(late).collect();
+        if keys.is_empty() {
+            return self.queue(place, now);
+        }
+        let retry_after = |number: usize, _: &Decision| earliest(number).unwrap_or_default();
+        let rejected = denied_under(keys, verdict, retry_after);
+        self.reject(&rejected, Rejection::TooLate)
+    }
+
+    /// Sleeps while a key denies the request or earlier requests wait for its keys. Then it asks the
+    /// store, or gives up.
+    fn queue(&mut self, mut place: Box<Place>, now: Timestamp) -> Step {
+        if !place.ticket.waits(place.denied.keys_after(Some(now))) {
+            self.state = State::Retried(place);
+            return Step::Ask(Question::Charge);
+        }
+        if now >= place.until {
+            let (keys, question) = (place.ticket.waits_for(), Question::Dry);
+            self.state = State::Leaving(Leaving { keys, is_full: false, question });
+            return Step::Ask(question);
+        }
+        let next = place.denied.next_after(now).map_or(place.until, |next| next.min(place.until));
+        self.state = State::Sleeping(place);
+        Step::Sleep(next)
+    }
+
+    /// Denies the request under its keys without charging it, so earlier requests get their units.
+    /// Limits that deny the request themselves remain denials. For the other keys, `Retry-After` is
+    /// the time until the quota is full again, because no earlier time is known.
+    fn leave(&mut self, limits: &Limits, leaving: Leaving, peeked: &Verdict) -> Step {
+        let Leaving { keys, is_full, question } = leaving;
+        if question == Question::Dry && self.exceeds_share(limits, peeked) {
+            let question = Question::Peek;
+            self.state = State::Leaving(Leaving { question, ..leaving });
+            return Step::Ask(question);
+        }
+        let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
+        if peeked.source() == Source::Local && keys.iter().all(is_open) {
+            // The store has failed, and its local fallback does not decide the policies that the
+            // request waits for. They fail open or closed.
+            self.state = State::Last;
+            return Step::Ask(Question::Charge);
+        }
+        let verdict = denied_under(keys, peeked, |_, decision| decision.reset_after);
+        self.reject(&verdict, if is_full { Rejection::QueueFull } else { Rejection::TooLate })
+    }
+
+    fn conclude(&mut self, limits: &Limits, reply: Result<Verdict, StoreError>) -> Step {
+        Step::Done(self.charges.conclude(limits, reply))
+    }
+
+    fn reject(&mut self, verdict: &Verdict, rejection: Rejection) -> Step {
+        self.charges.fill_in(verdict);
+        Step::Done(Conclusion::Reject(rejection))
+    }
+
+    fn member(&self, limits: &Limits, arrival: &Arrival) -> Member {
+        let lane = |applied: &AppliedLimit| {
+            let Charge { policy, key, cost, .. } = limits.charge(applied);
+            (LaneKey { policy: policy.clone(), key: key.clone() }, cost.get())
+        };
+        // All clients share a global key, and a shadow policy must not reject a request, so these
+        // keys may fill the queue.
+        let is_own = |applied: &AppliedLimit| {
+            applied.key != Key::GLOBAL && limits.of(applied).mode != Mode::Shadow
+        };
+        let own = self.charges.iter().enumerate().filter(|(_, applied)| is_own(applied));
+        let own = own.map(|(number, _)| number).collect();
+        let lanes = self.charges.iter().map(lane);
+        Member::new(arrival.number, lanes, self.may_wait(limits), own)
+    }
+
+    /// Returns the keys that the request may wait for. It does not wait for a key that it does not
+    /// charge.
+    fn may_wait(&self, limits: &Limits) -> KeySet {
+        let may_wait = |applied: &AppliedLimit| {
+            applied.cost > Cost::ZERO && limits.of(applied).mode.max_wait().is_some()
+        };
+        let numbered = self.charges.iter().enumerate();
+        numbered.filter(|(_, applied)| may_wait(applied)).map(|(number, _)| number).collect()
+    }
+
+    fn max_wait(&self, limits: &Limits) -> Micros {
+        let waits = self.charges.iter().filter_map(|it| limits.of(it).mode.max_wait());
+        // Capped so that no sum overflows. No request takes longer than this to be allowed.
+        let longest = waits.min().unwrap_or_default().min(Policy::MAX_WINDOW);
+        Micros::from(longest).min(self.patience)
+    }
+
+    /// Whether a charge costs more than a local store's share of the quota. The request must not be
+    /// rejected for good, because the primary store can allow it later.
+    fn exceeds_share(&self, limits: &Limits, verdict: &Verdict) -> bool {
+        let mut decided = self.charges.iter().zip(verdict.decisions());
+        decided.any(|(applied, it)| {
+            limits.of(applied).mode.enforces() && it.outcome == Outcome::ExceedsCapacity
+        })
+    }
+
+    /// Returns when the denied charges may be allowed, or why the denial is final.
+    fn denied(
+        &self,
+        limits: &Limits,
+        verdict: &Verdict,
+        now: Timestamp,
+        remaining: Micros,
+    ) -> Result<RetryTimes, Rejection> {
+        let mut denied: SmallVec<[_; 4]> = self.charges.iter().map(|_| None).collect();
+        for (number, (applied, decision)) in
+            self.charges.iter().zip(verdict.decisions()).enumerate()
+        {
+            let limit = limits.of(applied);
+            if decision.allows() || !limit.mode.enforces() {
+                continue;
+            }
+            // A single final denial is enough.
+            let (Some(_), Some(mut wait)) = (limit.mode.max_wait(), decision.retry_after()) else {
+                return Err(Rejection::Denied);
+            };
+            if limit.policy.is_concurrency() {
+                // Most requests finish long before their permits expire.
+                wait = wait.min(RETRY_INTERVAL);
+            }
+            if wait > remaining {
+                return Err(Rejection::TooLate);
+            }
+            denied[number] = Some(now + wait);
+        }
+        Ok(RetryTimes(denied.into_vec().into()))
+    }
+}
+
+/// Returns the earliest time at which a charge can be allowed after `ahead` units of earlier
+/// requests. Returns `None` for a concurrency limit, where only the end of other requests matters,
+/// and for an undecided policy, because its numbers are placeholders.
+fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Option<Micros> {
+    let (wait, units) = match decision.outcome {
+        _ if policy.is_concurrency() => return None,
+        Outcome::Undecided => return None,
+        Outcome::Deny { retry_after } => (retry_after, ahead),
+        _ => {
+            let units = ahead.saturating_add(cost.get());
+            (Micros::ZERO, units.saturating_sub(decision.remaining))
+        }
+    };
+    let (units, limit) = (u128::from(units), u128::from(policy.quota().limit()));
+    let window = u128::from(policy.window().get());
+    let more = match policy.algorithm() {
+        Some(Algorithm::TokenBucket { refill: Refill::Greedy } | Algorithm::LeakyBucket { .. }) => {
+            units * window / limit
+        }
+        _ if wait == Micros::ZERO => units.saturating_sub(1) / limit * window,
+        _ => units / limit * window,
+    };
+    Some(Micros::new(wait.get().saturating_add(u64::try_from(more).unwrap_or(u64::MAX))))
+}
+
+fn denied_under(
+    keys: KeySet,
+    verdict: &Verdict,
+    retry_after: impl Fn(usize, &Decision) -> Micros,
+) -> Verdict {
+    let decisions = verdict.decisions().iter().enumerate().map(|(number, decision)| {
+        let outcome = match decision.outcome {
+            Outcome::Allow { .. } | Outcome::WouldAllow | Outcome::Deny { .. }
+                if keys.contains(number) =>
+            {
+                let retry_after = retry_after(number, decision).max(Micros::new(1));
+                Outcome::Deny { retry_after }
+            }
+            Outcome::Allow { .. } => Outcome::WouldAllow,
+            other => other,
+        };
+        Decision { outcome, ..*decision }
+    });
+    Verdict::new(false, verdict.decided_at(), decisions).with_source(verdict.source())
+}
+
+/// How often the first waiter for a concurrency limit asks the store.
+const RETRY_INTERVAL: Micros = Micros::new(25_000);
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::Quota;
+
+    use super::*;
+
+    /// A Redis Cluster, or a remembered denial, decides only some policies of a denied request.
+    #[test]
+    fn undecided_policies_do_not_reject_waiters() {
+        let policy = Policy::token_bucket("slow", Quota::per_minute(1)).unwrap();
+        let earliest = |decision| earliest(&policy, Cost::ONE, &decision, 0);
+        let undecided = Decision::undecided(1);
+        assert_eq!(earliest(undecided), None);
+        let without_units = Decision { outcome: Outcome::WouldAllow, ..undecided };
+        assert_eq!(earliest(without_units), Some(Micros::new(60_000_000)));
+    }
+}

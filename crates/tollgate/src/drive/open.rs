@@ -1,0 +1,61 @@
+//! Charges that remain open until the outcome of their request is known.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use tollgate_core::{AnyStore, Cost, Micros, Receipt};
+use tollgate_engine::{Limits, OpenCharge, OpenCharges};
+
+use super::receipts::settle;
+
+/// A request's charges that are settled later.
+pub(crate) struct Open {
+    store: AnyStore,
+    made: Instant,
+    charges: Mutex<OpenCharges>,
+}
+
+impl Open {
+    pub(super) fn new(
+        store: &AnyStore,
+        limits: &Limits,
+        receipts: Vec<Receipt>,
+    ) -> Option<Arc<Self>> {
+        let charges = OpenCharges::new(limits, receipts)?.into();
+        Some(Arc::new(Self { store: store.clone(), made: Instant::now(), charges }))
+    }
+
+    /// Settles each open charge for which `actual` returns a cost, without waiting for the store.
+    pub(crate) fn settle(&self, actual: impl Fn(&OpenCharge) -> Option<Cost>) {
+        for (receipt, actual) in self.take(actual) {
+            settle(&self.store, receipt, actual, None);
+        }
+    }
+
+    /// Marks each open charge for which `actual` returns a cost, so that it is settled only once.
+    /// Returns what to settle in the store.
+    pub(crate) fn take(
+        &self,
+        actual: impl Fn(&OpenCharge) -> Option<Cost>,
+    ) -> SmallVec<[(Receipt, Cost); 1]> {
+        // The lock is released before the store is called.
+        self.charges().settle(self.age(), actual)
+    }
+
+    /// Returns the receipts of estimates that are not settled yet.
+    pub(crate) fn receipts(&self) -> Vec<Receipt> {
+        let charges = self.charges();
+        let open = charges.iter().filter(|it| it.is_estimate() && it.actual().is_none());
+        open.map(|charge| charge.receipt().clone()).collect()
+    }
+
+    pub(crate) fn charges(&self) -> MutexGuard<'_, OpenCharges> {
+        self.charges.lock()
+    }
+
+    pub(crate) fn age(&self) -> Micros {
+        Micros::from(self.made.elapsed())
+    }
+}

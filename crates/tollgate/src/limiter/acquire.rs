@@ -1,0 +1,123 @@
+//! A call that waits for its permit.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tollgate_core::{Cost, Key, Micros, Store};
+use tollgate_engine::Rejection;
+
+use super::error::{AcquireError, Refusal};
+use super::permit::Permit;
+use super::state::State;
+use crate::drive::{Decided, Progress};
+use crate::layer::Verdicts;
+
+/// A call under several keys, or with its own deadline. Created by
+/// [`Limiter::request`](super::Limiter::request).
+#[must_use = "call `acquire` or `try_acquire`"]
+pub struct Acquire<St: Store> {
+    state: Arc<State<St>>,
+    decided: Decided,
+    patience: Micros,
+    unknown: Option<String>,
+}
+
+impl<St: Store> Acquire<St> {
+    pub(super) fn new(state: &Arc<State<St>>) -> Self {
+        let (state, decided) = (Arc::clone(state), Decided::default());
+        Self { state, decided, patience: Micros::MAX, unknown: None }
+    }
+
+    /// Charges every policy of the limiter this cost under this key.
+    pub fn all(mut self, key: &Key, cost: impl Into<Cost>) -> Self {
+        let cost = cost.into();
+        (0..self.state.limits.len()).for_each(|number| self.push(number, key, cost));
+        self
+    }
+
+    /// Charges the policy with this name. The call is charged under all its keys or not at all.
+    pub fn policy(mut self, name: &str, key: &Key, cost: impl Into<Cost>) -> Self {
+        let number = self.state.limits.iter().position(|limit| limit.policy.name() == name);
+        match number {
+            Some(number) => self.push(number, key, cost.into()),
+            None => self.unknown = Some(name.to_owned()),
+        }
+        self
+    }
+
+    fn push(&mut self, number: usize, key: &Key, cost: Cost) {
+        let limits = &self.state.limits;
+        self.decided.charges.push(self.state.face.applied(limits, number, key, cost), limits);
+    }
+
+    /// Sets the longest wait, if it is shorter than the limiter's.
+    pub fn within(mut self, wait: Duration) -> Self {
+        self.patience = wait.into();
+        self
+    }
+
+    /// Waits for the permit. See [`Limiter::acquire`](super::Limiter::acquire).
+    ///
+    /// # Errors
+    /// See [`AcquireError`].
+    pub async fn acquire(self) -> Result<Permit<St>, AcquireError> {
+        let Self { state, mut decided, patience, unknown } = self;
+        if let Some(name) = unknown {
+            return Err(AcquireError::UnknownPolicy(name));
+        }
+        if state.face.closed.is_closed() {
+            return Err(AcquireError::Closed);
+        }
+        if decided.charges.is_empty() {
+            return Ok(Permit::new(&state, decided));
+        }
+        let timer = state.telemetry.start(&state.limits, &decided.charges, || None);
+        let arrival = state.limits.may_wait().then(|| state.face.queue.arrive_alone());
+        let mut waiting = match state.decide(&mut decided, timer, arrival, patience) {
+            Progress::Pass => return Ok(Permit::new(&state, decided)),
+            Progress::Reject(rejection) => return Err(error(&state, rejection, &decided)),
+            Progress::Wait(waiting) => waiting,
+        };
+        let mut closing = pin!(state.face.closed.acquire());
+        let judged = poll_fn(|cx| match closing.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(None),
+            Poll::Pending => waiting.as_mut().poll(cx).map(Some),
+        });
+        match judged.await {
+            None => Err(AcquireError::Closed),
+            Some(Ok(admitted)) => Ok(Permit::new(&state, admitted.run())),
+            Some(Err((decided, rejection))) => Err(error(&state, rejection, &decided)),
+        }
+    }
+
+    /// Returns `None` instead of waiting. See [`Limiter::try_acquire`](super::Limiter::try_acquire).
+    ///
+    /// # Errors
+    /// See [`AcquireError`].
+    pub async fn try_acquire(mut self) -> Result<Option<Permit<St>>, AcquireError> {
+        self.patience = Micros::ZERO;
+        match self.acquire().await {
+            Ok(permit) => Ok(Some(permit)),
+            Err(error @ AcquireError::Denied(_)) if error.retry_after().is_none() => Err(error),
+            Err(
+                AcquireError::Denied(_) | AcquireError::TooLate(_) | AcquireError::QueueFull(_),
+            ) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) -> AcquireError {
+    let refusal = || Refusal::new(Verdicts::of(&state.limits, &decided.charges));
+    match rejection {
+        Rejection::Denied => AcquireError::Denied(refusal()),
+        Rejection::TooLate => AcquireError::TooLate(refusal()),
+        Rejection::QueueFull => AcquireError::QueueFull(refusal()),
+        Rejection::Undecided(error) => AcquireError::Store(error),
+    }
+}
+
+debug_fields!([St: Store] Acquire<St>, patience);

@@ -1,0 +1,89 @@
+//! Why a call is not allowed.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Micros, StoreError};
+
+use crate::layer::Verdicts;
+
+/// The error for a call that a [`Limiter`](super::Limiter) does not allow.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// A policy denies the call, and the limiter does not wait or the cost exceeds the capacity.
+    #[error("denied {0}")]
+    Denied(Refusal),
+    /// The call would have to wait for longer than it may, or has waited for so long.
+    #[error("the wait would be too long: denied {0}")]
+    TooLate(Refusal),
+    /// Too many calls wait, or too many with the same key.
+    #[error("the wait queue is full: denied {0}")]
+    QueueFull(Refusal),
+    /// The limiter [was closed](super::Limiter::close).
+    #[error("the limiter is closed")]
+    Closed,
+    /// The store could not decide, and a policy fails closed.
+    #[error(transparent)]
+    Store(StoreError),
+    /// The limiter has no policy with this name.
+    #[error("the limiter has no policy `{0}`: add it with `.policy(..)`")]
+    UnknownPolicy(String),
+}
+
+tollgate_core::debug_as_display!(AcquireError);
+
+impl AcquireError {
+    /// Returns when the call may be allowed, or `None` if this is unknown or never.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Denied(refusal) | Self::TooLate(refusal) | Self::QueueFull(refusal) => {
+                refusal.retry_after.map(Duration::from)
+            }
+            Self::Store(error) => error.retry_after().map(Duration::from),
+            Self::Closed | Self::UnknownPolicy(_) => None,
+        }
+    }
+}
+
+/// The decisions on a denied call.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    verdicts: Verdicts,
+    retry_after: Option<Micros>,
+}
+
+impl Refusal {
+    pub(super) fn new(verdicts: Verdicts) -> Self {
+        let enforced = || verdicts.iter().filter(|it| !it.is_shadow() && !it.is_soft());
+        let denying = || enforced().filter(|verdict| verdict.is_exceeded());
+        // A policy that can never allow the call has no such time, so the call has none either.
+        let never = denying().any(|verdict| verdict.decision().retry_after().is_none());
+        let waits = enforced().filter_map(|verdict| match verdict.decision().retry_after() {
+            None => Some(verdict.decision().delay()).filter(|delay| *delay > Micros::ZERO),
+            wait => wait,
+        });
+        let retry_after = waits.max().filter(|_| !never);
+        Self { verdicts, retry_after }
+    }
+
+    /// Returns all policies' decisions.
+    pub const fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
+    }
+}
+
+/// Names the policies and the wait: "by `jobs`, retry after 3 seconds".
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let denying = self.verdicts.iter().filter(|verdict| verdict.is_exceeded());
+        for (number, verdict) in denying.enumerate() {
+            let comma = if number == 0 { "by" } else { "," };
+            write!(f, "{comma} `{}`", verdict.policy().name())?;
+        }
+        match self.retry_after {
+            Some(wait) => write!(f, ", retry after {wait}"),
+            None => f.write_str(", which no wait changes"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The limiter.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tollgate_core::{Cost, Key, Policy, Store, StoreError};
+use tollgate_engine::{Charges, Question};
+
+use super::acquire::Acquire;
+use super::error::AcquireError;
+use super::permit::Permit;
+use super::state::State;
+use crate::layer::Verdicts;
+
+/// Limits calls by key. See the [module](crate::limiter).
+///
+/// **Clones share their quotas and their queue**, because the state is in the store. A layer over
+/// the same store shares the state of policies with the same name.
+///
+/// # Order
+///
+/// Each key serves its waiting calls in the order in which their futures are first polled. While a
+/// call waits for a key, no later call takes units from that key. See
+/// [`OnExceeded::Wait`](crate::OnExceeded::Wait).
+///
+/// # Cancellation
+///
+/// If the future of a call is dropped, the call leaves the queue. If it was charged, it is refunded.
+pub struct Limiter<St: Store> {
+    state: Arc<State<St>>,
+}
+
+impl<St: Store> Limiter<St> {
+    pub(super) fn new(state: State<St>) -> Self {
+        Self { state: Arc::new(state) }
+    }
+
+    /// Waits until every policy allows a call with this key and cost, and charges it.
+    ///
+    /// It waits for at most the time set with [`wait`](super::LimiterBuilder::wait), and fails as
+    /// soon as it is clear that the wait would be longer. Without that setting, it does not wait.
+    /// A cost of 0 is always allowed.
+    ///
+    /// # Errors
+    /// See [`AcquireError`].
+    pub async fn acquire(
+        &self,
+        key: &Key,
+        cost: impl Into<Cost>,
+    ) -> Result<Permit<St>, AcquireError> {
+        self.request().all(key, cost).acquire().await
+    }
+
+    /// Charges a call if all policies allow it now and no earlier call waits for the key. Otherwise
+    /// returns `None`.
+    ///
+    /// # Errors
+    /// The cost exceeds a capacity, the store could not decide and a policy fails closed, or the
+    /// limiter is closed.
+    pub async fn try_acquire(
+        &self,
+        key: &Key,
+        cost: impl Into<Cost>,
+    ) -> Result<Option<Permit<St>>, AcquireError> {
+        self.request().all(key, cost).try_acquire().await
+    }
+
+    /// Starts a call under several keys, or with its own deadline.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tollgate::key::Key;
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::builder(MemoryStore::new())
+    ///     .policy(Policy::token_bucket("user", Quota::per_minute(600))?)
+    ///     .policy(Policy::token_bucket("connection", Quota::per_second(20))?)
+    ///     .wait(Duration::from_secs(5))
+    ///     .build()?;
+    /// let (user, connection) = (Key::from("ann"), Key::from("c-93"));
+    /// let call = limiter.request().policy("user", &user, 1).policy("connection", &connection, 1);
+    /// let permit = call.within(Duration::from_millis(200)).acquire().await?;
+    /// # drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn request(&self) -> Acquire<St> {
+        Acquire::new(&self.state)
+    }
+
+    /// Returns the decisions on a key, without a charge.
+    ///
+    /// # Errors
+    /// The store could not decide.
+    pub async fn peek(&self, key: &Key) -> Result<Verdicts, StoreError> {
+        let State { store, limits, face, .. } = &*self.state;
+        let mut charges = Charges::default();
+        for number in 0..limits.len() {
+            charges.push(face.applied(limits, number, key, Cost::ZERO), limits);
+        }
+        let reply = store.decide(&Question::Peek.charges(limits, &charges));
+        charges.fill_in(&reply.await?);
+        Ok(Verdicts::of(limits, &charges))
+    }
+
+    /// Rejects all waiting and later calls with [`AcquireError::Closed`]. Permits remain valid.
+    pub fn close(&self) {
+        self.state.face.closed.close();
+    }
+
+    /// Returns whether the limiter was closed.
+    pub fn is_closed(&self) -> bool {
+        self.state.face.closed.is_closed()
+    }
+
+    /// Returns the store, to read, reset or settle.
+    pub fn store(&self) -> &St {
+        &self.state.store
+    }
+
+    /// Returns the policies, in the order in which they were added.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.state.limits.iter().map(|limit| &limit.policy)
+    }
+}
+
+impl<St: Store> Clone for Limiter<St> {
+    fn clone(&self) -> Self {
+        Self { state: Arc::clone(&self.state) }
+    }
+}
+
+impl<St: Store> fmt::Debug for Limiter<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policies: Vec<_> = self.policies().collect();
+        f.debug_struct("Limiter").field("policies", &policies).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,41 @@
+//! What all clones of a limiter share.
+
+use tokio::sync::Semaphore;
+use tollgate_core::{Cost, Key};
+use tollgate_engine::{AppliedLimit, Limits, SubjectKind};
+
+use crate::drive::Driver;
+use crate::layer::WaitQueue;
+
+pub(super) type State<St> = Driver<St, Face>;
+
+/// What the limiter adds to its driver.
+pub(crate) struct Face {
+    pub(super) queue: WaitQueue,
+    /// Which policies have a single quota for all keys.
+    pub(super) are_global: Box<[bool]>,
+    /// Has no permits. It is closed together with the limiter, which wakes its waiters.
+    pub(super) closed: Semaphore,
+}
+
+impl Face {
+    /// Applies the limit with this number.
+    pub(super) fn applied(
+        &self,
+        limits: &Limits,
+        number: usize,
+        key: &Key,
+        cost: Cost,
+    ) -> AppliedLimit {
+        let policy = limits.iter().nth(number).map(|limit| &limit.policy);
+        // Under a concurrency limit or a penalty, each call costs 1.
+        let is_one = policy.is_some_and(|it| it.is_concurrency() || it.is_penalty());
+        let cost = if is_one { Cost::ONE } else { cost };
+        let (kind, key) = match self.are_global[number] {
+            true => (SubjectKind::Global, Key::GLOBAL),
+            false => (SubjectKind::Other, key.clone()),
+        };
+        // A limiter has at most 64 limits.
+        AppliedLimit::new(number as u8, kind, key, cost)
+    }
+}

@@ -135,7 +135,7 @@ fn test_modules(path: &Path, source: &str) -> Vec<PathBuf> {
 const TEST_MODULE: &str = "#[cfg(test)]\nmod ";
 
 /// Splits a file into its code and the test module at its end.
-fn split(source: &str) -> (&str, &str) {
+pub(crate) fn split(source: &str) -> (&str, &str) {
     let ends_here = |(at, _): &(usize, _)| {
         source[*at..].lines().nth(1).is_some_and(|module| module.ends_with('{'))
     };

@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
 
 use crate::clock::Clock;
+use crate::inner::{Inner, NAME};
 use crate::known::Locked;
 use crate::shard::Seat;
-use crate::store::{Inner, NAME};
 
 /// A request's total charge to a key under a policy.
 struct Sum<'a> {

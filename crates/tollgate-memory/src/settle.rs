@@ -4,8 +4,8 @@ use tollgate_core::algorithm::Rule;
 use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError};
 
 use crate::clock::Clock;
+use crate::inner::{Inner, NAME};
 use crate::settled::Entered;
-use crate::store::{Inner, NAME};
 use crate::versions::Change;
 
 impl<C: Clock> Inner<C> {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tollgate_core::{BoxFuture, StoreError, Verdict};
 
-use crate::combiner::{Combiner, Drive};
+use crate::combiner::{Combiner, Detached, Drive};
 use crate::failure::STORE;
 use crate::ticket::{Answer, Ticket};
 
@@ -122,31 +122,6 @@ impl Drop for Submitted {
 /// and another runtime cannot tell whether it has.
 fn is_within(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
-}
-
-/// A call that the runtime drives. If the runtime shuts down first, its callers get an error.
-pub(crate) struct Detached {
-    pub(crate) call: Drive,
-    pub(crate) tickets: Vec<Arc<Ticket>>,
-}
-
-impl Future for Detached {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let progress = self.call.as_mut().poll(cx);
-        if progress.is_ready() {
-            // The tickets are answered, or another call has them.
-            self.tickets.clear();
-        }
-        progress
-    }
-}
-
-impl Drop for Detached {
-    fn drop(&mut self) {
-        self.tickets.iter().for_each(|ticket| ticket.fail_pending());
-    }
 }
 
 #[cfg(test)]

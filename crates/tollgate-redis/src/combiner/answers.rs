@@ -5,8 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tollgate_core::StoreError;
 
-use super::Combiner;
-use super::call::Sent;
+use super::{Combiner, Sent};
 use crate::encode::Batch;
 use crate::failure::{Failure, STORE};
 use crate::node::Node;

@@ -7,9 +7,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep_until, timeout_at};
 use tollgate_core::StoreError;
 
-use super::{Combiner, Drive, Lane, NO_SERVER};
+use super::{Combiner, Detached, Drive, Lane, NO_SERVER};
 use crate::failure::{Failure, Refusal, STORE};
-use crate::future::Detached;
 use crate::host_port::HostPort;
 use crate::node::Node;
 use crate::ticket::Ticket;

@@ -11,6 +11,8 @@ use tollgate_core::{
 };
 use tollgate_memory::{ManualClock, MemoryStore, MemoryStoreBuilder};
 
+use crate::now;
+
 fn charge(store: &MemoryStore<ManualClock>, policy: &Policy, key: &Key, cost: u64) -> Decision {
     let verdict = store.charge(policy, key, Cost::new(cost)).into_inner();
     verdict.expect("a memory store decides").decisions()[0]
@@ -97,7 +99,7 @@ fn leaving_overflow_entry_keeps_debts() {
         let charges = [Charge::new(&policy, &key, Cost::ONE)];
         let verdict = store.decide(&charges).into_inner().expect("decides");
         let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a charge");
-        store.settle(&receipt, Cost::new(100)).into_inner().expect("settles");
+        now(store.settle(&receipt, Cost::new(100))).expect("settles");
         let before = charge(&store, &policy, &key, 1).retry_after().expect("a debt");
         assert_eq!(store.stats().overflowed, 2);
         let second = Micros::new(1_000_000);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -179,10 +180,13 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
             Source::Local => {
                 // The local store knows only its share of the policy.
                 let whole = receipt.policy.clone();
-                let renewed = |it: Option<Receipt>| it.map(|it| Receipt { policy: whole, ..it });
+                let renewed =
+                    move |it: Option<Receipt>| it.map(|it| Receipt { policy: whole.clone(), ..it });
                 match self.local.renew(&self.local_receipt(receipt)).now() {
                     Ok(reply) => Reply::ready(reply.map(renewed)),
-                    Err(reply) => Reply::pending(Box::pin(async { reply.await.map(renewed) })),
+                    Err(mut reply) => Reply::pending(Box::pin(poll_fn(move |cx| {
+                        reply.as_mut().poll(cx).map_ok(&renewed)
+                    }))),
                 }
             }
         }

@@ -360,13 +360,13 @@ local function take(state, at, units)
   return units
 end
 
+-- A refund does not move time, so it drops no other entry: if the clock has stepped back since, an
+-- entry that had expired counts again, as it would without the refund.
 local function give_back(rule, state, charged, units, now)
-  -- A refund does not move the time of the last charge.
-  local last_seen = state.last_seen
-  prune(rule, state, now)
-  units = take(state, round_up(rule, charged.charged_at), units)
-  state.last_seen = last_seen
-  return units
+  local at = round_up(rule, charged.charged_at)
+  local _, seen = refresh(rule, state, now)
+  if since(seen, at) >= rule.window then return 0 end
+  return take(state, at, units)
 end
 
 -- The units that can be charged until the debt reaches the limit, in a pruned state.

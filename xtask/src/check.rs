@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::arrows;
 use crate::circles;
 use crate::documents;
 use crate::image;
@@ -25,8 +26,10 @@ enum Step {
     Fmt,
     /// Lock files outside the workspace match their manifests and the workspace's versions
     Locks,
-    /// Crates respect their boundaries, files do not import in circles, and every test runs
+    /// Crates respect their boundaries, the drawing of the crates is true, and every test runs
     Purity,
+    /// Files of a crate do not use each other in circles
+    Circles,
     /// Documents contain no phrases that are hard to read
     Prose,
     /// Links in documents lead to existing files and headings
@@ -45,8 +48,9 @@ impl Step {
             Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
             Self::Locks => locks::run(),
             Self::Purity => {
-                purity::run().and_then(|()| circles::run()).and_then(|()| untested::run())
+                [purity::run, arrows::run, untested::run].into_iter().try_for_each(|check| check())
             }
+            Self::Circles => circles::run(),
             Self::Prose => documents::prose(),
             Self::Links => documents::links(),
             Self::Image => image::run(),

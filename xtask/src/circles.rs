@@ -1,15 +1,23 @@
-//! Files in a crate must not import each other in a circle.
+//! Files of a crate must not use each other in a circle.
 //!
-//! An import refers to the file that defines the name, so re-exports are followed. A re-export only
-//! counts as an import if its file also uses the name. Tests do not count.
+//! A file uses another file if a name in its code is defined there: a type, a function, a method, a
+//! field, a constant or a macro. `rust-analyzer lsif` resolves the names, so names that macros
+//! define and `impl` blocks in several files count. Names of modules, re-exports, tests and
+//! disabled features do not count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
+use serde::Deserialize;
+
+use crate::lines;
 use crate::process::{self, Failure};
 
-/// The crates that must not contain a circle.
+/// The crates without circles. The specification is not in the list, because a policy has an
+/// algorithm, and an algorithm decides about a policy.
 const CRATES: [&str; 8] = [
     "tollgate",
     "tollgate-admin",
@@ -21,231 +29,249 @@ const CRATES: [&str; 8] = [
     "tollgate-redis",
 ];
 
+/// A circle that must exist.
+struct Exception {
+    package: &'static str,
+    files: &'static [&'static str],
+}
+
+const EXCEPTIONS: [Exception; 1] = [
+    // A call may find that another node has a request's key, and then the request is queued again.
+    Exception {
+        package: "tollgate-redis",
+        files: &[
+            "combiner/call.rs",
+            "combiner/lane.rs",
+            "combiner/redirect.rs",
+            "combiner/submit.rs",
+        ],
+    },
+];
+
 pub(crate) fn run() -> Result<(), Failure> {
-    for name in CRATES {
-        let folder = process::root().join("crates").join(name).join("src");
-        let mut files = Files::default();
-        files.read(&folder, &[]).map_err(|error| {
-            Failure::Broken(format!("cannot read {}: {error}", folder.display()))
-        })?;
-        if files.0.len() < 3 {
-            return Err(Failure::Broken(format!("{} has no sources", folder.display())));
-        }
-        if let Some(circle) = files.circle() {
-            return Err(Failure::Broken(format!(
-                "files of {name} import each other in a circle: {}\n\
-                 cure: move what both need into a file that imports neither",
-                circle.join(" → "),
-            )));
-        }
-        println!("{name}: no circle in {} files", files.0.len());
+    println!("+ rust-analyzer lsif (takes minutes and 4 GB)");
+    let mut analyzer = Command::new("rust-analyzer");
+    analyzer.args(["lsif", "--exclude-vendored-libraries", "."]).current_dir(process::root());
+    analyzer.stdout(Stdio::piped()).stderr(Stdio::null());
+    let unready = |error| {
+        Failure::Unready(format!(
+            "cannot run rust-analyzer: {error}\ncure: rustup component add rust-analyzer"
+        ))
+    };
+    let mut child = analyzer.spawn().map_err(unready)?;
+    let mut index = Index::default();
+    let output = child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines());
+    for line in output {
+        index.read(&line.map_err(unready)?)?;
+    }
+    if !child.wait().map_err(unready)?.success() {
+        return Err(Failure::Unready("rust-analyzer failed".to_owned()));
+    }
+    for package in CRATES {
+        check(package, &index.uses(&process::root().join("crates").join(package).join("src"))?)?;
     }
     Ok(())
 }
 
-/// A path to a module or a name in a module, without `crate`.
-type Name = Vec<String>;
-
-/// A crate's files, by their modules.
-#[derive(Default)]
-struct Files(BTreeMap<Name, File>);
-
-#[derive(Default)]
-struct File {
-    defined: BTreeSet<String>,
-    imports: Vec<Import>,
-    /// Paths in the code, such as `crate::key::route::pattern`.
-    paths: Vec<Name>,
-    words: BTreeSet<String>,
+fn check(package: &str, uses: &Uses) -> Result<(), Failure> {
+    if uses.files.len() < 3 {
+        return Err(Failure::Broken(format!("rust-analyzer found no files of {package}")));
+    }
+    let mut circles = uses.circles();
+    for Exception { files, .. } in EXCEPTIONS.iter().filter(|it| it.package == package) {
+        let known = files.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>();
+        let Some(at) = circles.iter().position(|circle| *circle == known) else {
+            return Err(Failure::Broken(format!(
+                "{package} has no circle of {} any more\ncure: remove it from \
+                 xtask/src/circles.rs",
+                known.join(", "),
+            )));
+        };
+        circles.remove(at);
+    }
+    if let Some(circle) = circles.first() {
+        let within =
+            |(user, file): &&(String, String)| circle.contains(user) && circle.contains(file);
+        let examples = uses.names.iter().filter(|(ends, _)| within(ends));
+        let examples =
+            examples.map(|((user, file), name)| format!("\n  {user} uses {file}: {name}"));
+        return Err(Failure::Broken(format!(
+            "files of {package} use each other in a circle:{}\n\
+             cure: move what both need into a file that uses neither",
+            examples.collect::<String>(),
+        )));
+    }
+    println!("{package}: no circle in {} files", uses.files.len());
+    Ok(())
 }
 
-struct Import {
-    path: Name,
-    alias: String,
-    is_public: bool,
+/// A file's use of another file, by their paths.
+#[derive(Debug, Default)]
+struct Uses {
+    files: BTreeSet<String>,
+    /// A used name for each pair of files.
+    names: BTreeMap<(String, String), String>,
 }
 
-impl Files {
-    fn read(&mut self, folder: &Path, module: &[String]) -> std::io::Result<()> {
-        for entry in folder.read_dir()? {
-            let path = entry?.path();
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let name = match &*stem {
-                "tests" => continue,
-                "mod" | "lib" => module.to_vec(),
-                _ => [module, &[stem]].concat(),
-            };
-            if path.is_dir() {
-                self.read(&path, &name)?;
-            } else if path.extension().is_some_and(|it| it == "rs") {
-                self.0.insert(name, File::parse(&fs::read_to_string(path)?));
+impl Uses {
+    /// Returns the groups of files in which each file leads to each other file.
+    fn circles(&self) -> Vec<Vec<String>> {
+        let reached: BTreeMap<_, _> =
+            self.files.iter().map(|file| (file, self.reached_from(file))).collect();
+        let mut circles = Vec::new();
+        for (file, ends) in &reached {
+            let circle: Vec<_> = ends.iter().filter(|end| reached[*end].contains(*file)).collect();
+            // Each circle is listed at its first file.
+            if circle.first() == Some(file) {
+                circles.push(circle.into_iter().cloned().collect());
+            }
+        }
+        circles
+    }
+
+    fn reached_from(&self, start: &str) -> BTreeSet<String> {
+        let mut reached = BTreeSet::new();
+        let mut open = vec![start];
+        while let Some(next) = open.pop() {
+            let used = self.names.keys().filter(|(user, _)| user == next).map(|(_, file)| file);
+            open.extend(used.filter(|file| reached.insert(String::clone(file))).map(|it| &**it));
+        }
+        reached
+    }
+}
+
+/// The definitions and references in an index of the Language Server Index Format, by its ids.
+#[derive(Debug, Default)]
+struct Index {
+    documents: HashMap<u64, String>,
+    ranges: HashMap<u64, Place>,
+    definitions: Vec<Item>,
+    references: HashMap<u64, Vec<Item>>,
+}
+
+/// Where a name starts.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Place {
+    line: usize,
+    character: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Document {
+    id: u64,
+    uri: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Range {
+    id: u64,
+    start: Place,
+}
+
+/// The ranges of a name in a document. Those of one definition have the same `outV`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    out_v: u64,
+    in_vs: Vec<u64>,
+    document: u64,
+    property: Option<String>,
+}
+
+impl Index {
+    /// Reads a line of the index. Most lines describe what an editor shows, and are not parsed.
+    fn read(&mut self, line: &str) -> Result<(), Failure> {
+        let is = |label| line.contains(label);
+        if is(r#""label":"range""#) {
+            let Range { id, start } = parse(line)?;
+            self.ranges.insert(id, start);
+        } else if is(r#""label":"document""#) {
+            let Document { id, uri } = parse(line)?;
+            self.documents.insert(id, uri.trim_start_matches("file://").to_owned());
+        } else if is(r#""label":"item""#) {
+            let item: Item = parse(line)?;
+            match item.property.as_deref() {
+                Some("definitions") => self.definitions.push(item),
+                Some("references") => self.references.entry(item.out_v).or_default().push(item),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Resolves a path in a module to an absolute path. `None` if it leads out of the crate.
-    /// Follows at most `depth` imports, because imports from outer crates may refer to each other.
-    fn absolute(&self, module: &[String], path: &[String], depth: usize) -> Option<Name> {
-        let supers = path.iter().take_while(|it| *it == "super").count();
-        let (base, rest) = match path.first().map(String::as_str) {
-            Some("crate") => (&[][..], &path[1..]),
-            Some("self") => (module, &path[1..]),
-            Some("super") => (module.get(..module.len().checked_sub(supers)?)?, &path[supers..]),
-            Some(first) => {
-                if self.0.contains_key(&[module, &[first.to_owned()]].concat()) {
-                    (module, path)
-                } else {
-                    let imports = &self.0[module].imports;
-                    let import = imports.iter().find(|it| it.alias == first)?;
-                    let depth = depth.checked_sub(1)?;
-                    let start = self.absolute(module, &import.path, depth)?;
-                    return Some([&*start, &path[1..]].concat());
+    /// Returns the uses between the files in a folder.
+    fn uses(&self, folder: &Path) -> Result<Uses, Failure> {
+        let mut uses = Uses::default();
+        let mut files = HashMap::new();
+        for (id, path) in &self.documents {
+            if let Ok(name) = Path::new(path).strip_prefix(folder) {
+                let source = fs::read_to_string(path);
+                let source = source.map_err(|error| Failure::Broken(format!("{path}: {error}")))?;
+                let name = name.to_string_lossy().into_owned();
+                uses.files.insert(name.clone());
+                files.insert(*id, File::new(name, &source));
+            }
+        }
+        for definition in &self.definitions {
+            let Some(file) = files.get(&definition.document) else { continue };
+            let mut names =
+                definition.in_vs.iter().filter_map(|it| file.defined(*self.ranges.get(it)?));
+            let Some(name) = names.next() else { continue };
+            for item in self.references.get(&definition.out_v).into_iter().flatten() {
+                let Some(user) = files.get(&item.document) else { continue };
+                let mut places = item.in_vs.iter().filter_map(|it| self.ranges.get(it));
+                if user.name != file.name && places.any(|place| user.is_use(*place)) {
+                    let ends = (user.name.clone(), file.name.clone());
+                    uses.names.entry(ends).or_insert_with(|| name.to_owned());
                 }
             }
-            None => return None,
-        };
-        Some([base, rest].concat())
-    }
-
-    /// Finds the module that defines a name.
-    fn file(&self, name: &[String], depth: usize) -> Option<Name> {
-        let (length, file) =
-            (0..=name.len()).rev().find_map(|it| Some((it, self.0.get(&name[..it])?)))?;
-        let (module, rest) = name.split_at(length);
-        let Some(first) = rest.first().filter(|first| !file.defined.contains(*first)) else {
-            return Some(module.to_vec());
-        };
-        if depth == 0 {
-            return None;
         }
-        file.imports.iter().find_map(|import| {
-            let path = self.absolute(module, &import.path, MAX_DEPTH)?;
-            if import.alias == "*" && import.is_public {
-                self.file(&[&path[..path.len() - 1], rest].concat(), depth - 1)
-            } else if import.alias == *first {
-                self.file(&[&*path, &rest[1..]].concat(), depth - 1)
-            } else {
-                None
-            }
-        })
-    }
-
-    fn imported(&self, module: &Name) -> BTreeSet<Name> {
-        let file = &self.0[module];
-        let counts = |it: &&Import| !it.is_public || file.words.contains(&it.alias);
-        let imports = file.imports.iter().filter(counts).map(|it| &it.path);
-        let paths =
-            imports.chain(&file.paths).filter_map(|path| self.absolute(module, path, MAX_DEPTH));
-        paths.filter_map(|path| self.file(&path, MAX_DEPTH)).filter(|it| it != module).collect()
-    }
-
-    fn circle(&self) -> Option<Vec<String>> {
-        let graph: BTreeMap<_, _> =
-            self.0.keys().map(|module| (module, self.imported(module))).collect();
-        // Remove files without imports until only circles remain.
-        let mut left: BTreeSet<_> = graph.keys().copied().collect();
-        while let Some(end) = left.iter().find(|it| graph[**it].is_disjoint(&owned(&left))) {
-            let end = *end;
-            left.remove(end);
-        }
-        let mut way = vec![*left.first()?];
-        loop {
-            let last = way[way.len() - 1];
-            let next = *left.iter().find(|it| graph[last].contains(**it))?;
-            if let Some(start) = way.iter().position(|it| *it == next) {
-                way.push(next);
-                return Some(
-                    way[start..].iter().map(|it| format!("{}.rs", it.join("/"))).collect(),
-                );
-            }
-            way.push(next);
-        }
+        Ok(uses)
     }
 }
 
-/// The longest chain of re-exports or imports that is followed.
-const MAX_DEPTH: usize = 9;
+fn parse<'a, T: Deserialize<'a>>(line: &'a str) -> Result<T, Failure> {
+    serde_json::from_str(line).map_err(|error| {
+        Failure::Broken(format!("rust-analyzer printed what xtask cannot read: {error}"))
+    })
+}
 
-fn owned(names: &BTreeSet<&Name>) -> BTreeSet<Name> {
-    names.iter().map(|name| (*name).clone()).collect()
+/// The lines of a file without its tests.
+#[derive(Debug)]
+struct File {
+    name: String,
+    lines: Vec<String>,
+    /// Whether each line belongs to a re-export.
+    is_re_export: Vec<bool>,
 }
 
 impl File {
-    fn parse(source: &str) -> Self {
-        let code = code(source);
-        let mut file = Self::default();
-        let mut rest = String::new();
-        let mut statement: Option<(bool, String)> = None;
-        for line in code.lines() {
-            let trimmed = line.trim_start();
-            let start = trimmed.split_once("use ").filter(|(before, _)| {
-                before.is_empty() || (before.starts_with("pub") && !before.contains("fn"))
-            });
-            if let Some((before, tree)) = start.filter(|_| statement.is_none()) {
-                statement = Some((!before.is_empty(), tree.to_owned()));
-            } else if let Some((_, tree)) = &mut statement {
-                tree.push_str(line);
-            } else {
-                rest.push_str(line);
-                rest.push('\n');
-            }
-            if let Some((is_public, tree)) = statement.take_if(|(_, tree)| tree.contains(';')) {
-                let tree = tree.split(';').next().unwrap_or_default();
-                flatten(tree, &[], is_public, &mut file.imports);
-            }
-        }
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let words: Vec<_> = rest.split(|c| !is_word(c)).filter(|it| !it.is_empty()).collect();
-        for pair in words.windows(2) {
-            let kinds = ["struct", "enum", "trait", "fn", "type", "const", "static", "macro_rules"];
-            if kinds.contains(&pair[0]) {
-                file.defined.insert(pair[1].to_owned());
-            }
-        }
-        file.words = words.iter().map(|&word| word.to_owned()).collect();
-        let paths = rest.split(|c| !is_word(c) && c != ':').filter(|it| it.contains("::"));
-        let segments = |path: &str| path.split("::").map(str::to_owned).collect::<Name>();
-        let starts_low = |path: &Name| path[0].starts_with(char::is_lowercase);
-        file.paths = paths.map(segments).filter(starts_low).collect();
-        file
-    }
-}
-
-/// Removes comments, string literals, and the tests at the end.
-fn code(source: &str) -> String {
-    let source = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let lines = source.lines().map(|line| {
-        let mut parts = line.split("//").next().unwrap_or_default().split('"');
-        let first = parts.next().unwrap_or_default().to_owned();
-        parts.skip(1).step_by(2).fold(first, |code, part| code + part)
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Collects the paths in an import such as `super::{a::{self, B}, c}`.
-fn flatten(tree: &str, prefix: &[String], is_public: bool, imports: &mut Vec<Import>) {
-    let tree = tree.trim();
-    if let Some((start, list)) = tree.split_once('{') {
-        let segments = start.split("::").map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
-        let prefix: Name = prefix.iter().cloned().chain(segments).collect();
-        let list = list.trim_end().strip_suffix('}').unwrap_or(list);
-        let mut depth = 0;
-        let parts = list.split(|c| {
-            depth += i32::from(c == '{') - i32::from(c == '}');
-            c == ',' && depth == 0
+    fn new(name: String, source: &str) -> Self {
+        let lines: Vec<_> = lines::split(source).0.lines().map(str::to_owned).collect();
+        let mut is_inside = false;
+        let is_re_export = lines.iter().map(|line| {
+            let line = line.trim_start();
+            let is_re_export = is_inside
+                || line.starts_with("pub use ")
+                || line.starts_with("pub(") && line.contains(") use ");
+            is_inside = is_re_export && !line.contains(';');
+            is_re_export
         });
-        parts.for_each(|part| flatten(part, &prefix, is_public, imports));
-    } else if !tree.is_empty() {
-        let (path, alias) = tree.split_once(" as ").unwrap_or((tree, ""));
-        let segments = path.trim().split("::").map(str::to_owned);
-        let mut path: Name = prefix.iter().cloned().chain(segments).collect();
-        if path.len() > 1 && path[path.len() - 1] == "self" {
-            path.pop();
-        }
-        let last = path[path.len() - 1].clone();
-        let alias = if alias.is_empty() { last } else { alias.trim().to_owned() };
-        imports.push(Import { path, alias, is_public });
+        let is_re_export = is_re_export.collect();
+        Self { name, lines, is_re_export }
+    }
+
+    /// Returns the name that is defined at this place, unless it is a module's or a test's.
+    fn defined(&self, place: Place) -> Option<&str> {
+        let (before, name) = self.lines.get(place.line)?.split_at_checked(place.character)?;
+        let is_module = before.ends_with("mod ") || (place.line, place.character) == (0, 0);
+        let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(name.len());
+        (!is_module).then_some(&name[..end])
+    }
+
+    /// Whether a reference counts.
+    fn is_use(&self, place: Place) -> bool {
+        self.is_re_export.get(place.line) == Some(&false)
     }
 }
 
@@ -253,46 +279,63 @@ fn flatten(tree: &str, prefix: &[String], is_public: bool, imports: &mut Vec<Imp
 mod tests {
     use super::*;
 
-    fn circle(files: &[(&str, &str)]) -> Option<Vec<String>> {
-        let module = |name: &str| {
-            name.split('/').filter(|it| !it.is_empty()).map(str::to_owned).collect::<Name>()
-        };
-        let files = files.iter().map(|(name, source)| (module(name), File::parse(source)));
-        Files(files.collect()).circle()
+    fn circles(uses: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let mut all = Uses::default();
+        for (user, file) in uses {
+            all.files.extend([*user, *file].map(str::to_owned));
+            all.names.insert(((*user).to_owned(), (*file).to_owned()), String::new());
+        }
+        all.circles()
     }
 
     #[test]
-    fn imports_are_followed_through_re_exports() {
-        let root = ("", "mod a;\npub mod b;\npub use a::A;\n");
-        let a = ("a", "use crate::b::B;\npub struct A(B);\n");
-        assert_eq!(circle(&[root, a, ("b", "pub struct B;\n")]), None);
-        let b = ("b", "use crate::A;\npub struct B(Option<Box<A>>);\n");
-        assert_eq!(circle(&[root, a, b]).unwrap(), ["a.rs", "b.rs", "a.rs"]);
-        let in_code = ("b", "pub struct B;\nfn f() {\n    super::a::A::new();\n}\n");
-        assert!(circle(&[root, a, in_code]).is_some());
+    fn circles_of_any_length_are_found() {
+        assert!(circles(&[("a", "b"), ("a", "c"), ("b", "c")]).is_empty());
+        assert_eq!(circles(&[("b", "a"), ("a", "b"), ("b", "c")]), [["a", "b"]]);
+        let two = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d")];
+        assert_eq!(circles(&two), [vec!["a", "b", "c"], vec!["d", "e"]]);
+    }
+
+    /// The index of a definition in the second file at `defined`, and of a reference in the first
+    /// file at `used`.
+    fn used(sources: [&str; 2], defined: (usize, usize), used: (usize, usize)) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        let mut index = Index::default();
+        for (id, source) in sources.iter().enumerate() {
+            let path = folder.path().join(format!("{id}.rs"));
+            fs::write(&path, source).unwrap();
+            let uri = path.display();
+            index
+                .read(&format!(
+                    r#"{{"id":{id},"type":"vertex","label":"document","uri":"file://{uri}"}}"#
+                ))
+                .unwrap();
+        }
+        for (id, (line, character)) in [(10, defined), (11, used)] {
+            let place = format!(r#"{{"line":{line},"character":{character}}}"#);
+            let range = format!(
+                r#"{{"id":{id},"type":"vertex","label":"range","start":{place},"end":{place}}}"#
+            );
+            index.read(&range).unwrap();
+        }
+        for (property, document, range) in [("definitions", 1, 10), ("references", 0, 11)] {
+            index.read(&format!(
+                r#"{{"id":20,"type":"edge","label":"item","document":{document},"property":"{property}","inVs":[{range}],"outV":15}}"#
+            )).unwrap();
+        }
+        let uses = index.uses(folder.path()).unwrap();
+        uses.names.contains_key(&("0.rs".to_owned(), "1.rs".to_owned()))
     }
 
     #[test]
-    fn comments_strings_and_tests_do_not_count() {
-        let a = ("a", "use crate::b::B;\npub struct A(B);\n");
-        let b = "/// See [`crate::a::A`].\npub struct B;\nconst T: &str = \"crate::a::A\";\n\
-                 #[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n";
-        assert_eq!(circle(&[("", "mod a;\nmod b;\n"), a, ("b", b)]), None);
-    }
-
-    #[test]
-    fn circular_imports_end_the_search() {
-        let a = ("a", "use b::c;\nuse c::b;\nfn f() {\n    b::g();\n}\n");
-        assert_eq!(circle(&[("", "mod a;\n"), a]), None);
-    }
-
-    #[test]
-    fn pure_re_exports_do_not_count() {
-        let child = ("a/b", "use super::T;\npub struct B(T);\n");
-        let root = ("", "mod a;\n");
-        let re_export = "mod b;\npub use self::b::B;\npub struct T;\n";
-        assert_eq!(circle(&[root, ("a", re_export), child]), None);
-        let use_of_it = "mod b;\npub use self::b::B;\npub struct T;\nfn f(_: B) {}\n";
-        assert!(circle(&[root, ("a", use_of_it), child]).is_some());
+    fn names_in_code_are_uses() {
+        let definition = "//! Docs.\npub struct Name;\npub mod name;\n";
+        assert!(used(["fn f(_: Name) {}\n", definition], (1, 11), (0, 8)));
+        assert!(used(["use super::Name;\n", definition], (1, 11), (0, 11)));
+        assert!(!used(["use super::name;\n", definition], (2, 8), (0, 11)), "a module");
+        assert!(!used(["use super::one;\n", definition], (0, 0), (0, 11)), "a file");
+        assert!(!used(["pub use super::{\n    Name,\n};\n", definition], (1, 11), (1, 4)));
+        let test = "fn f() {}\n#[cfg(test)]\nmod tests {\n    use super::Name;\n}\n";
+        assert!(!used([test, definition], (1, 11), (3, 15)));
     }
 }

@@ -1,15 +1,18 @@
 //! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask twin`,
-//! `cargo xtask law`, `cargo xtask simulate`, `cargo xtask bench`, `cargo xtask up`.
+//! `cargo xtask law`, `cargo xtask simulate`, `cargo xtask bench`, `cargo xtask lines`,
+//! `cargo xtask up`.
 //!
 //! They are a program instead of shell scripts, so they run wherever Rust does, and are linted and
 //! tested like the other crates.
 
+mod arrows;
 mod bench;
 mod check;
 mod circles;
 mod documents;
 mod image;
 mod law;
+mod lines;
 mod locks;
 mod mutants;
 mod process;
@@ -52,6 +55,8 @@ enum Task {
     Simulate(simulate::Args),
     /// Run the benchmarks, and write their tables to docs/benchmarks
     Bench(bench::Args),
+    /// Count the lines of code by crate, with tests apart
+    Lines,
 }
 
 fn main() -> ExitCode {
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
         Task::Law(args) => law::run(&args),
         Task::Simulate(args) => simulate::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Lines => lines::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -24,6 +24,7 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `dev` or `build`; `None` for the others.
     pub(crate) kind: Option<String>,
+    pub(crate) optional: bool,
 }
 
 #[derive(Deserialize)]

@@ -62,9 +62,10 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use tollgate::RateLimitLayer;
 use tollgate::key::{SubjectFormat, SubjectFormatter};
-use tollgate::observe::{Inspect, LayerHandle};
+use tollgate::observe::{Inspect, LayerHandle, Origin};
 
 use guard::{Guard, Hosts, Token};
 use peers::Peers;
@@ -192,8 +193,10 @@ impl AdminBuilder {
     pub fn build(self) -> Result<axum::Router, AdminError> {
         let token = Token::new(self.token.as_deref().ok_or(AdminError::NoToken)?)?;
         let peers = Peers::new(self.peers)?;
-        let target =
-            self.target.map(|target| peers::origin(&target).ok_or(AdminError::Target(target)));
+        let target = self.target.map(|target| match target.parse::<Origin>() {
+            Ok(origin) => Ok(HeaderValue::from(origin)),
+            Err(_) => Err(AdminError::Target(target)),
+        });
         let state = State(Arc::new(AdminContext {
             guard: Guard {
                 token,
@@ -209,15 +212,6 @@ impl AdminBuilder {
         }));
         Ok(routes::router(state, self.further))
     }
-}
-
-/// Checks whether [`AdminBuilder::peer`] accepts this origin.
-///
-/// # Errors
-/// [`AdminError::Peer`].
-pub fn check_peer(origin: &str) -> Result<(), AdminError> {
-    let known = peers::origin(origin).map(drop);
-    known.ok_or_else(|| AdminError::Peer(origin.to_owned()))
 }
 
 /// Omits the token and the closures.

@@ -20,7 +20,7 @@ use tollgate_config::plan::{
 };
 use tollgate_engine::{AppliedLimit, Charges, Limits, Mode};
 
-use tollgate_gateway::serve::{ClientIdentity, Identity, connect, lists};
+use tollgate_gateway::serve::{ClientIdentity, Facts, Identity, connect, lists};
 
 /// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]
@@ -203,7 +203,7 @@ impl FoundClient {
             }
         };
         // For the lists, which may contain users.
-        request.extensions_mut().insert(client.clone());
+        request.extensions_mut().insert(Facts::new(client.clone()));
         let lists = lists(plan, &identity).map_err(|error| error.to_string())?;
         let listed =
             lists.map_or(Ok(Listed::Neither), |lists| lists.find(&RequestHead::of(&request)));

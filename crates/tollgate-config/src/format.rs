@@ -8,6 +8,7 @@ use tollgate::RedisStore;
 use tollgate::access::SubjectList;
 use tollgate::key::TrustedProxies;
 use tollgate::limit::OnExceeded;
+use tollgate::observe::Origin;
 use tollgate::policy::calendar;
 
 use super::typed::texts;
@@ -53,8 +54,8 @@ texts! {
 
     Peer(text) -> String:
         "the URL of an admin address, such as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
-        tollgate_admin::check_peer(text)
-            .map(|()| text.to_owned())
+        text.parse::<Origin>()
+            .map(|_| text.to_owned())
             .map_err(|_| "write only scheme, host and port".to_owned());
 
     Network(text) -> String: "a network such as 10.0.0.0/8, an address, `loopback` or `private`" =>

@@ -4,12 +4,11 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 use core::num::NonZeroU32;
-use core::pin::Pin;
 
-use crate::{Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict};
+use crate::{BoxFuture, Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, Verdict};
 
 /// A store with its type chosen at run time, for example memory for a single process or Redis for
-/// several processes. A reply that is not ready costs one allocation for its future.
+/// several processes. A decision that is not ready costs one allocation for its future.
 ///
 /// Clones share all state, like clones of the inner store.
 ///
@@ -26,13 +25,11 @@ use crate::{Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, StoreE
 #[derive(Clone)]
 pub struct AnyStore(Arc<dyn Erased>);
 
-type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
-
 trait Erased: Send + Sync {
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Boxed<Verdict>>;
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>>;
-    fn renew(&self, receipt: &Receipt) -> Reply<Boxed<Option<Receipt>>>;
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Boxed<()>>;
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>>;
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>>;
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>>;
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>>;
     fn name(&self) -> &'static str;
     fn has_local_fallback(&self) -> bool;
     fn replicas(&self) -> Option<NonZeroU32>;
@@ -45,28 +42,21 @@ impl AnyStore {
     }
 }
 
-fn boxed<T, F>(reply: Reply<F>) -> Reply<Boxed<T>>
-where
-    F: Future<Output = Result<T, StoreError>> + Send + 'static,
-{
-    reply.map_pending(|future| Box::pin(future) as Boxed<T>)
-}
-
 impl<S: Store> Erased for S {
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Boxed<Verdict>> {
-        boxed(Store::decide(self, charges))
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>> {
+        Store::decide(self, charges).map_pending(|future| Box::pin(future) as BoxFuture<Verdict>)
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>> {
-        boxed(Store::settle(self, receipt, actual))
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
+        Store::settle(self, receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Boxed<Option<Receipt>>> {
-        boxed(Store::renew(self, receipt))
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
+        Store::renew(self, receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Boxed<()>> {
-        boxed(Store::reset(self, policy, key))
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
+        Store::reset(self, policy, key)
     }
 
     fn name(&self) -> &'static str {
@@ -83,21 +73,21 @@ impl<S: Store> Erased for S {
 }
 
 impl Store for AnyStore {
-    type Future<T: Send + 'static> = Boxed<T>;
+    type Future = BoxFuture<Verdict>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Boxed<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>> {
         self.0.decide(charges)
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         self.0.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Boxed<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.0.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Boxed<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.0.reset(policy, key)
     }
 

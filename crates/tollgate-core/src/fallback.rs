@@ -1,8 +1,8 @@
 //! A wrapper that falls back to a local store when the primary store fails.
 
 use std::collections::BTreeMap;
-use std::convert::identity;
 use std::fmt;
+use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::policy::check_share;
 use crate::{
-    Charge, Cost, Decision, Key, OnStoreError, Policy, PolicyError, Receipt, Reply, Settlement,
-    Source, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, OnStoreError, Policy, PolicyError, Receipt, Reply,
+    Settlement, Source, Store, StoreError, Verdict,
 };
 
 /// A primary store, and a local store that decides while the primary store cannot. Created with
@@ -46,7 +46,6 @@ pub struct Fallback<S, L> {
     store: S,
     local: L,
     shares: Arc<Shares>,
-    is_used: bool,
 }
 
 /// A numerator and a denominator.
@@ -81,7 +80,7 @@ impl<S: Store, L: Store> Fallback<S, L> {
     pub(crate) fn new(store: S, local: L) -> Self {
         // The store starts to count processes, before the first outage.
         let _ = store.replicas();
-        Self { store, local, shares: Arc::default(), is_used: true }
+        Self { store, local, shares: Arc::default() }
     }
 
     /// Sets a fixed share of each quota that the local store grants: `numerator / denominator`.
@@ -92,14 +91,6 @@ impl<S: Store, L: Store> Fallback<S, L> {
         check_share("local fallback", numerator, denominator)?;
         let shares = Shares { fixed: Some((numerator, denominator)), cut: RwLock::default() };
         Ok(Self { shares: Arc::new(shares), ..self })
-    }
-
-    /// Returns a handle with the same type that does not fall back, for a layer with only `Open`
-    /// and `Closed` policies beside layers that do fall back. It shares both stores with this
-    /// handle.
-    #[must_use]
-    pub fn without_local(&self) -> Self {
-        Self { is_used: false, ..self.clone() }
     }
 
     /// Returns the primary store.
@@ -158,50 +149,44 @@ impl Shares {
 }
 
 impl<S: Store, L: Store> Store for Fallback<S, L> {
-    type Future<T: Send + 'static> = FallbackFuture<S, L, T>;
+    type Future = FallbackFuture<S, L>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
-        let reply = self.store.decide(charges);
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         // Without a local policy, the error is returned to the caller.
-        if !self.is_used || !charges.iter().any(|charge| charge.policy.may_fall_back()) {
-            return first(reply);
-        }
-        match reply.now() {
-            Ok(Ok(verdict)) => Reply::ready(Ok(verdict)),
-            Ok(Err(error)) => {
+        let may_fall_back = charges.iter().any(|charge| charge.policy.may_fall_back());
+        match self.store.decide(charges).now() {
+            Ok(Err(error)) if may_fall_back => {
                 let local = self.request(charges).decide(error);
-                local.map_pending(|reply| at(Stage::Local { reply, convert: identity }))
+                local.map_pending(|reply| FallbackFuture(Stage::Local(reply)))
             }
+            Ok(decided) => Reply::ready(decided),
             Err(reply) => {
-                let request = Some(self.request(charges));
-                Reply::pending(at(Stage::Deciding { reply, request, convert: identity }))
+                let request = may_fall_back.then(|| self.request(charges));
+                Reply::pending(FallbackFuture(Stage::Primary { reply, request }))
             }
         }
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         match receipt.source {
-            Source::Store | Source::Cache | Source::Lease => {
-                first(self.store.settle(receipt, actual))
-            }
-            Source::Local => {
-                let reply = self.local.settle(&self.local_receipt(receipt), actual);
-                reply.map_pending(|reply| at(Stage::Second(reply)))
-            }
+            Source::Store | Source::Cache | Source::Lease => self.store.settle(receipt, actual),
+            Source::Local => self.local.settle(&self.local_receipt(receipt), actual),
         }
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         match receipt.source {
-            Source::Store | Source::Cache | Source::Lease => first(self.store.renew(receipt)),
+            Source::Store | Source::Cache | Source::Lease => self.store.renew(receipt),
             Source::Local => {
+                // The local store knows only its share of the policy.
                 let whole = receipt.policy.clone();
+                let renewed =
+                    move |it: Option<Receipt>| it.map(|it| Receipt { policy: whole.clone(), ..it });
                 match self.local.renew(&self.local_receipt(receipt)).now() {
-                    Ok(renewed) => Reply::ready(renewed.map(|it| under(&whole, it))),
-                    Err(reply) => {
-                        let stage = Stage::Renewing { reply, whole, convert: identity };
-                        Reply::pending(at(stage))
-                    }
+                    Ok(reply) => Reply::ready(reply.map(renewed)),
+                    Err(mut reply) => Reply::pending(Box::pin(poll_fn(move |cx| {
+                        reply.as_mut().poll(cx).map_ok(&renewed)
+                    }))),
                 }
             }
         }
@@ -209,8 +194,8 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     /// Resets the key in the primary store only. The local store retains its state, which matters
     /// only during an outage.
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
-        first(self.store.reset(policy, key))
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
+        self.store.reset(policy, key)
     }
 
     fn name(&self) -> &'static str {
@@ -218,7 +203,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     }
 
     fn has_local_fallback(&self) -> bool {
-        self.is_used || self.store.has_local_fallback()
+        true
     }
 
     fn replicas(&self) -> Option<NonZeroU32> {
@@ -236,21 +221,6 @@ impl<S: Store, L: Store> Fallback<S, L> {
             may_have_charged: false,
         }
     }
-}
-
-fn first<S: Store, L: Store, T: Send>(
-    reply: Reply<S::Future<T>>,
-) -> Reply<FallbackFuture<S, L, T>> {
-    reply.map_pending(|reply| at(Stage::First(reply)))
-}
-
-const fn at<S: Store, L: Store, T: Send>(stage: Stage<S, L, T>) -> FallbackFuture<S, L, T> {
-    FallbackFuture(stage)
-}
-
-/// The local store's permit, with the policy that the caller knows.
-fn under(policy: &Policy, renewed: Option<Receipt>) -> Option<Receipt> {
-    renewed.map(|receipt| Receipt { policy: policy.clone(), ..receipt })
 }
 
 /// This wrapper's name in errors.
@@ -296,7 +266,7 @@ impl<L: Store> Request<L> {
     }
 
     /// Calls the local store, unless a policy rejects the request or no policy is local.
-    fn call_local(&mut self, error: StoreError) -> Result<Reply<L::Future<Verdict>>, StoreError> {
+    fn call_local(&mut self, error: StoreError) -> Result<Reply<L::Future>, StoreError> {
         self.may_have_charged = error.may_have_charged();
         let mut is_closed = !error.is_outage();
         for charge in &mut self.charges {
@@ -356,7 +326,7 @@ fn exceeds_share(charge: &Charge<'_>, whole: &Owned, charges: &[Charge<'_>]) -> 
 
 /// The local store's verdict on a request.
 struct LocalFuture<L: Store> {
-    reply: L::Future<Verdict>,
+    reply: L::Future,
     request: Request<L>,
 }
 
@@ -372,70 +342,43 @@ impl<L: Store> Future for LocalFuture<L> {
     }
 }
 
-/// A reply from a [`Fallback`]'s primary or local store.
-pub struct FallbackFuture<S: Store, L: Store, T: Send + 'static>(Stage<S, L, T>);
+/// A decision by a [`Fallback`]'s primary or local store.
+pub struct FallbackFuture<S: Store, L: Store>(Stage<S, L>);
 
-/// `T` is the verdict in stages that decide, and the receipt in the stage that renews a permit.
-/// `convert` is always the identity, but the type system cannot know that.
-enum Stage<S: Store, L: Store, T: Send + 'static> {
-    First(S::Future<T>),
-    Second(L::Future<T>),
-    /// The primary store decides. If it fails, the local store gets the request.
-    Deciding {
-        reply: S::Future<T>,
+enum Stage<S: Store, L: Store> {
+    /// The primary store decides. If it fails, the local store gets the request, if there is one.
+    Primary {
+        reply: S::Future,
         request: Option<Request<L>>,
-        convert: fn(Verdict) -> T,
     },
-    Local {
-        reply: LocalFuture<L>,
-        convert: fn(Verdict) -> T,
-    },
-    /// The local store renews a permit under its share of the policy.
-    Renewing {
-        reply: L::Future<Option<Receipt>>,
-        whole: Policy,
-        convert: fn(Option<Receipt>) -> T,
-    },
+    Local(LocalFuture<L>),
 }
 
 /// The inner futures are `Unpin`, and no other field is ever pinned.
-impl<S: Store, L: Store, T: Send + 'static> Unpin for FallbackFuture<S, L, T> {}
+impl<S: Store, L: Store> Unpin for FallbackFuture<S, L> {}
 
-impl<S: Store, L: Store, T: Send + 'static> Future for FallbackFuture<S, L, T> {
-    type Output = Result<T, StoreError>;
+impl<S: Store, L: Store> Future for FallbackFuture<S, L> {
+    type Output = Result<Verdict, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            let next = match &mut self.0 {
-                Stage::First(reply) => return Pin::new(reply).poll(cx),
-                Stage::Second(reply) => return Pin::new(reply).poll(cx),
-                Stage::Renewing { reply, whole, convert } => {
-                    let renewed = ready!(Pin::new(reply).poll(cx))?;
-                    return Poll::Ready(Ok(convert(under(whole, renewed))));
-                }
-                Stage::Local { reply, convert } => {
-                    return Pin::new(reply).poll(cx).map_ok(*convert);
-                }
-                Stage::Deciding { reply, request, convert } => {
-                    let error = match ready!(Pin::new(reply).poll(cx)) {
-                        Ok(verdict) => return Poll::Ready(Ok(verdict)),
-                        Err(error) => error,
-                    };
-                    let Some(request) = request.take() else {
-                        return Poll::Ready(Err(error));
-                    };
-                    match request.decide(error).now() {
-                        Ok(verdict) => return Poll::Ready(verdict.map(*convert)),
-                        Err(reply) => Stage::Local { reply, convert: *convert },
+            self.0 = match &mut self.0 {
+                Stage::Primary { reply, request } => {
+                    match (ready!(Pin::new(reply).poll(cx)), request.take()) {
+                        (Err(error), Some(request)) => match request.decide(error).now() {
+                            Ok(decided) => return Poll::Ready(decided),
+                            Err(reply) => Stage::Local(reply),
+                        },
+                        (decided, _) => return Poll::Ready(decided),
                     }
                 }
+                Stage::Local(reply) => return Pin::new(reply).poll(cx),
             };
-            self.0 = next;
         }
     }
 }
 
-impl<S: Store, L: Store, T: Send + 'static> fmt::Debug for FallbackFuture<S, L, T> {
+impl<S: Store, L: Store> fmt::Debug for FallbackFuture<S, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FallbackFuture").finish_non_exhaustive()
     }

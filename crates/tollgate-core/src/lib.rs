@@ -83,6 +83,6 @@ pub use lease::{Granted, Hold, Holds, Lease};
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
 pub use reply::{NeverPending, Reply};
-pub use store::{OnStoreError, Store, StoreError, StoreExt};
+pub use store::{BoxFuture, OnStoreError, Store, StoreError, StoreExt};
 pub use strikes::Strikes;
 pub use time::{Micros, Timestamp};

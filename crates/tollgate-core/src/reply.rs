@@ -1,9 +1,9 @@
-use core::convert::Infallible;
 use core::fmt;
-use core::marker::PhantomData;
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+
+use crate::{StoreError, Verdict};
 
 /// A store's reply: either an output that is ready, or a future.
 ///
@@ -81,13 +81,16 @@ impl<F: Future> fmt::Debug for Reply<F> {
     }
 }
 
-impl<T> Reply<NeverPending<T>> {
+impl Reply<NeverPending> {
     /// Returns the output, which is always ready.
+    ///
+    /// # Errors
+    /// The store could not decide.
     #[inline]
-    pub fn into_inner(self) -> T {
+    pub fn into_inner(self) -> Result<Verdict, StoreError> {
         match self.0 {
             Repr::Ready(output) => output,
-            Repr::Pending(never) => match never.0 {},
+            Repr::Pending(never) => match never {},
             Repr::Taken => panic!("{POLLED_AGAIN}"),
         }
     }
@@ -96,14 +99,15 @@ impl<T> Reply<NeverPending<T>> {
 /// A reply must not be polled or taken after it was ready.
 const POLLED_AGAIN: &str = "`Reply` polled after completion";
 
-/// The future type for a store that is always ready, such as an in-memory store. It has no values.
+/// The [future](crate::Store::Future) of a store that decides immediately, such as an in-memory
+/// store. It has no values.
 #[derive(Debug)]
-pub struct NeverPending<T>(Infallible, PhantomData<fn() -> T>);
+pub enum NeverPending {}
 
-impl<T> Future for NeverPending<T> {
-    type Output = T;
+impl Future for NeverPending {
+    type Output = Result<Verdict, StoreError>;
 
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
-        match self.0 {}
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        match *self {}
     }
 }

@@ -7,6 +7,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
+use core::pin::Pin;
 
 #[cfg(feature = "std")]
 use crate::Fallback;
@@ -67,9 +68,12 @@ use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Verdi
 /// Configuration, not traffic. A store may drop a key only when the key's state equals an unused
 /// key's state.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// The future inside a pending reply. It borrows no data and may be moved after it was polled.
-    /// A store that always replies immediately uses [`NeverPending`](crate::NeverPending).
-    type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static;
+    /// The future inside a pending decision. It borrows no data and may be moved after it was
+    /// polled. A store that always decides immediately uses [`NeverPending`](crate::NeverPending).
+    ///
+    /// Only decisions have their own type, because every request waits for one. Corrections are
+    /// rarer, so their futures are boxed.
+    type Future: Future<Output = Result<Verdict, StoreError>> + Send + Unpin + 'static;
 
     /// Decides one request: all charges are made, or none.
     ///
@@ -80,7 +84,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     ///
     /// Dry charges are decided after all other charges, see [`Charge::dry`]. If the reply is
     /// dropped, the charge may still have been made.
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>>;
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future>;
 
     /// Corrects a charge to the `actual` cost.
     ///
@@ -89,10 +93,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// to one capacity. A receipt can be settled only once; after that the result is
     /// [`Settlement::Repeated`].
     ///
-    /// If the key has since been charged under a different quota for the same policy, the charges
-    /// cannot be told apart, and no units are refunded. Permits are the exception, because they
-    /// retain their timestamps.
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>>;
+    /// If the key was also charged under other quotas for the same policy, each of them refunds the
+    /// units if it counts this charge. A quota that was first used after the charge only knows how
+    /// many units counted then, so it refunds nothing. Permits are the exception, because they
+    /// retain their timestamps under every quota.
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>>;
 
     /// Renews a permit ([`Policy::is_concurrency`]) in one step, during which no other request can
     /// take its units.
@@ -105,13 +110,13 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// After an error that [may have charged](StoreError::may_have_charged), renew the same receipt
     /// again. At worst, the units count twice until the lost permit expires. Only concurrency limits
     /// have permits; renewing any other receipt is an error.
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>>;
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>>;
 
     /// Forgets the units that `key` has used under `policy`. Older receipts can no longer refund
     /// units.
     ///
     /// Resetting a key does not change an overflow entry that several keys share.
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>>;
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>>;
 
     /// The kind of store, such as `memory`, which is used as a metrics label. A wrapper returns its
     /// inner store's name.
@@ -121,8 +126,7 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Whether a local store decides for policies with [`OnStoreError::Local`] while this store
     /// cannot. See [`StoreExt::or_local`]. If this is `false`, the default, building a layer that
-    /// has such a policy fails; if this is `true`, building a layer without such a policy fails. A
-    /// wrapper returns its inner store's answer.
+    /// has such a policy fails. A wrapper returns its inner store's answer.
     fn has_local_fallback(&self) -> bool {
         false
     }
@@ -137,6 +141,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     }
 }
 
+/// The future inside a pending correction: a settlement, a renewal or a reset.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
 /// Convenience methods for every [`Store`].
 ///
 /// ```
@@ -149,17 +156,17 @@ pub trait Store: Clone + Send + Sync + 'static {
 /// ```
 pub trait StoreExt: Store {
     /// Charges a single policy.
-    fn charge(&self, policy: &Policy, key: &Key, cost: Cost) -> Reply<Self::Future<Verdict>> {
+    fn charge(&self, policy: &Policy, key: &Key, cost: Cost) -> Reply<Self::Future> {
         self.decide(&[Charge::new(policy, key, cost)])
     }
 
     /// Returns a key's current state without charging it.
-    fn peek(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<Verdict>> {
+    fn peek(&self, policy: &Policy, key: &Key) -> Reply<Self::Future> {
         self.charge(policy, key, Cost::ZERO)
     }
 
     /// Returns the decisions for several costs, in one snapshot and without charging the key.
-    fn foresee(&self, policy: &Policy, key: &Key, costs: &[Cost]) -> Reply<Self::Future<Verdict>> {
+    fn foresee(&self, policy: &Policy, key: &Key, costs: &[Cost]) -> Reply<Self::Future> {
         let charges: Vec<_> =
             costs.iter().map(|cost| Charge::new(policy, key, *cost).dry()).collect();
         self.decide(&charges)

@@ -137,7 +137,9 @@ impl Request {
             State::Entered(mut place) => {
                 place.until = now + self.max_wait(limits);
                 // Even if the store fails now, it may decide when the request asks again.
-                let verdict = reply.ok().filter(|verdict| !self.exceeds_share(limits, verdict));
+                let verdict =
+                    reply.ok().map(|it| Question::Dry.complete(limits, &self.charges, &it));
+                let verdict = verdict.filter(|verdict| !self.exceeds_share(limits, verdict));
                 let Some(verdict) = verdict else { return self.queue(place, now) };
                 // A limit that rejects must do so immediately, even while other requests wait. Dry
                 // charges are always admitted, so check the decisions instead of the verdict.
@@ -164,7 +166,10 @@ impl Request {
                 reply => self.conclude(limits, reply),
             },
             State::Leaving(leaving) => match reply {
-                Ok(verdict) => self.leave(limits, leaving, &verdict),
+                Ok(verdict) => {
+                    let peeked = leaving.question.complete(limits, &self.charges, &verdict);
+                    self.leave(limits, leaving, &peeked)
+                }
                 reply => self.conclude(limits, reply),
             },
             state @ (State::Sleeping(_) | State::Over) => unreachable!("a reply in {state:?}"),
@@ -309,15 +314,8 @@ impl Request {
         }
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
         if peeked.source() == Source::Local && keys.iter().all(is_open) {
-            // The store has failed, and each policy that the request waits for fails open. The
-            // local policies decide, but a shadow policy must not cause another call.
-            let is_shadow = |applied| limits.of(applied).mode == Mode::Shadow;
-            let mut numbered = self.charges.iter().enumerate();
-            if numbered.all(|(number, applied)| is_open(number) || is_shadow(applied)) {
-                let undecided = self.charges.iter().map(|applied| applied.decision);
-                let verdict = Verdict::new(true, peeked.decided_at(), undecided);
-                return self.conclude(limits, Ok(verdict.with_source(Source::Local)));
-            }
+            // The store has failed, and its local fallback does not decide the policies that the
+            // request waits for. They fail open or closed.
             self.state = State::Last;
             return Step::Ask(Question::Charge);
         }

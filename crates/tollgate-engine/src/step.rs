@@ -1,10 +1,10 @@
 //! What the program that drives a request does next.
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Micros, StoreError, Timestamp};
+use tollgate_core::{Charge, Cost, Micros, StoreError, Timestamp, Verdict};
 
 use crate::applied::AppliedLimit;
-use crate::limit::Limits;
+use crate::limit::{Limits, Mode};
 
 /// What to do next for a request.
 #[derive(Debug)]
@@ -55,7 +55,8 @@ pub enum Question {
 }
 
 impl Question {
-    /// Returns the charges for the store.
+    /// Returns the charges for the store. Shadow limits are only asked to charge: a local fallback
+    /// that decides only for them would hide the failure of the others.
     pub fn charges<'a>(
         self,
         limits: &'a Limits,
@@ -66,6 +67,27 @@ impl Question {
             Self::Dry => charge.dry(),
             Self::Peek => Charge { cost: Cost::ZERO, ..charge },
         };
-        applied.iter().map(|applied| present(limits.charge(applied))).collect()
+        let asked = applied.iter().filter(|applied| self.asks(limits, applied));
+        asked.map(|applied| present(limits.charge(applied))).collect()
+    }
+
+    fn asks(self, limits: &Limits, applied: &AppliedLimit) -> bool {
+        self == Self::Charge || limits.of(applied).mode != Mode::Shadow
+    }
+
+    /// Returns the reply with the former decisions of limits that were not asked.
+    pub(crate) fn complete(
+        self,
+        limits: &Limits,
+        applied: &[AppliedLimit],
+        reply: &Verdict,
+    ) -> Verdict {
+        let mut decided = reply.decisions().iter().copied();
+        let decisions = applied.iter().map(|applied| {
+            let reply = if self.asks(limits, applied) { decided.next() } else { None };
+            reply.unwrap_or(applied.decision)
+        });
+        let verdict = Verdict::new(reply.is_admitted(), reply.decided_at(), decisions);
+        verdict.with_source(reply.source())
     }
 }

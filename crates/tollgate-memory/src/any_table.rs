@@ -67,6 +67,10 @@ macro_rules! any_table {
                 })
             }
 
+            pub(crate) fn may_forget(&self, hash: u64, key: &Key, now: Timestamp) -> bool {
+                with_table!(self, table => table.may_forget(hash, key, now))
+            }
+
             pub(crate) fn shrink(&mut self, hasher: &RandomState) {
                 with_table!(self, table => table.shrink(hasher));
             }

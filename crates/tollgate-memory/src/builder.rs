@@ -8,9 +8,10 @@ use foldhash::fast::RandomState;
 use tollgate_core::Receipt;
 
 use crate::clock::{Clock, SystemClock};
+use crate::inner::{Inner, Padded};
 use crate::settled::Settled;
 use crate::shard::{Bounds, Shard};
-use crate::store::{Inner, MemoryStore, Padded};
+use crate::store::MemoryStore;
 use crate::sync::Mutex;
 
 impl MemoryStore {

@@ -39,7 +39,10 @@ struct Rate(u64);
 impl SystemClock {
     /// Creates a clock that returns the system's time.
     pub fn new() -> Self {
-        let counter = quanta::Clock::new();
+        Self::counted_by(quanta::Clock::new())
+    }
+
+    fn counted_by(counter: quanta::Clock) -> Self {
         let made = counter.raw();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let made_at = Timestamp::from_micros(saturating(since_epoch.as_micros()));
@@ -209,6 +212,22 @@ mod tests {
         assert_eq!(clock.now().since(NEW_YEAR).get(), 60_000_000);
         tokio::time::advance(Duration::from_micros(7)).await;
         assert_eq!(clock.now().since(NEW_YEAR).get(), 60_000_007);
+    }
+
+    /// The system clock advances while the counter stands still, as if it had stepped.
+    #[test]
+    fn system_clock_steps_change_nothing() {
+        let (counter, ticks) = quanta::Clock::mock();
+        ticks.increment(1_000);
+        let clock = SystemClock::counted_by(counter);
+        let (made, stepped) = (clock.now(), SystemTime::now());
+        while SystemTime::now() < stepped + Duration::from_micros(10) {}
+        assert_eq!(clock.now(), made);
+        ticks.increment(7_000);
+        assert_eq!(clock.now().since(made).get(), 7);
+        // Another processor's counter may be behind.
+        ticks.decrement(7_500);
+        assert_eq!(clock.now(), made);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
 
 use crate::clock::Clock;
+use crate::inner::{Inner, NAME};
 use crate::known::Locked;
 use crate::shard::Seat;
-use crate::store::{Inner, NAME};
 
 /// A request's total charge to a key under a policy.
 struct Sum<'a> {
@@ -60,8 +60,11 @@ impl<C: Clock> Inner<C> {
                 // A denied request is not charged, so report the units that remain without it.
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
                 entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
-            } else if entry.cost > Cost::ZERO && !entry.is_penalty {
-                shard.charge(&entry.seat, entry.cost, now);
+            } else if let Outcome::Allow { charged_at, .. } = entry.decision.outcome
+                && entry.cost > Cost::ZERO
+                && !entry.is_penalty
+            {
+                shard.charge(&entry.seat, entry.cost, charged_at, now);
             }
         }
         for entry in taken.iter_mut().filter(|entry| entry.dry) {

@@ -6,9 +6,9 @@ use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict, with_ru
 
 use crate::any_table::Kind;
 use crate::clock::Clock;
+use crate::inner::Inner;
 use crate::part::EntryKey;
 use crate::shard::Shard;
-use crate::store::Inner;
 
 /// Requests with more charges take the slow path.
 const MAX_CHARGES: usize = 4;

@@ -26,6 +26,7 @@ mod any_table;
 mod builder;
 mod clock;
 mod decide;
+mod inner;
 mod known;
 mod part;
 mod settle;

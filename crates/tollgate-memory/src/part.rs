@@ -126,6 +126,13 @@ impl Part {
         }
     }
 
+    /// Whether a key has a state under any version of a policy.
+    pub(crate) fn knows(&self, policy: &Policy, hash: u64, key: &Key) -> bool {
+        let has_key =
+            |table: &AnyTable| table.policy().is_version_of(policy) && table.contains(hash, key);
+        self.versions.find(hash, key, policy).is_some() || self.tables.iter().any(has_key)
+    }
+
     /// Returns a key's state in its policy's table.
     pub(crate) fn state<R: Kind>(&self, entry_key: EntryKey<'_>) -> Option<&R::State> {
         R::table(&self.tables[entry_key.table])?.find(entry_key.hash, entry_key.key)
@@ -217,15 +224,24 @@ impl Part {
         with_table!(&self.tables[table], table => table.identifies(hash, key, charged_at))
     }
 
-    /// Makes receipts for charges up to `now` void.
+    /// Makes receipts for charges up to `now` void, under all versions of a policy.
     pub(crate) fn void(&mut self, entry_key: EntryKey<'_>, now: Timestamp) {
-        let EntryKey { key, hash, table, .. } = entry_key;
-        with_table!(&mut self.tables[table], table => table.void(hash, key, now));
+        let EntryKey { policy, key, hash, .. } = entry_key;
+        let is_version = |table: &&mut AnyTable| table.policy().is_version_of(policy);
+        for table in self.tables.iter_mut().filter(is_version) {
+            with_table!(table, table => table.void(hash, key, now));
+        }
+        self.versions.void(hash, key, policy, now);
     }
 
     /// Whether a key's state in this table equals an unused key's state.
     pub(crate) fn is_fresh(&self, table: usize, entry_key: EntryKey<'_>, now: Timestamp) -> bool {
         self.tables[table].is_fresh(entry_key.hash, entry_key.key, now)
+    }
+
+    /// Whether this table does not need a key any more.
+    pub(crate) fn may_forget(&self, table: usize, entry_key: EntryKey<'_>, now: Timestamp) -> bool {
+        self.tables[table].may_forget(entry_key.hash, entry_key.key, now)
     }
 
     /// Forgets a key in this table.

@@ -4,8 +4,8 @@ use tollgate_core::algorithm::Rule;
 use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError};
 
 use crate::clock::Clock;
+use crate::inner::{Inner, NAME};
 use crate::settled::Entered;
-use crate::store::{Inner, NAME};
 use crate::versions::Change;
 
 impl<C: Clock> Inner<C> {
@@ -46,9 +46,9 @@ impl<C: Clock> Inner<C> {
             let units = shard.change(&seat, Change::Owe(actual - cost), now);
             return Ok(Settlement::Charged { units });
         }
-        // If the key is not found, its charges have expired. In an overflow entry, after a quota
-        // change or after a reset, the charge cannot be told apart from other charges, so no units
-        // are refunded. Permits are identified by their expiry.
+        // If the key is not found, its charges have expired. In an overflow entry or after a reset,
+        // the charge cannot be told apart from other charges, so no units are refunded. Permits are
+        // identified by their expiry.
         if !shard.identifies(&seat, receipt) {
             return Ok(Settlement::Returned { units: 0 });
         }

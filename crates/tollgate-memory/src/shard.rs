@@ -12,9 +12,10 @@ use crate::versions::Change;
 ///
 /// Keys without room share one overflow entry per policy. While that entry is live, a new key that
 /// does find room starts with a copy of its state. Otherwise, a client already counted in the
-/// overflow entry would get a new quota. Each shard has its own overflow entries, so a flood of
-/// keys does not contend for a common lock, and a full shard does not affect new keys in other
-/// shards.
+/// overflow entry would get a new quota. A known key that is charged under another version of its
+/// quota, and has no room for this version's state, uses the overflow entry too. Each shard has its
+/// own overflow entries, so a flood of keys does not contend for a common lock, and a full shard
+/// does not affect new keys in other shards.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) own: Part,
@@ -42,6 +43,8 @@ pub(crate) struct Seat<'a> {
     place: Place,
     /// Whether this is the overflow entry.
     shared: bool,
+    /// The key, if it has a state under another version but uses the overflow entry.
+    known: Option<EntryKey<'a>>,
 }
 
 /// The key under which overflow entries are stored.
@@ -77,7 +80,7 @@ impl Shard {
         let entry_key = EntryKey { policy, key, hash, table: self.own.table(policy, charges) };
         let mut place = self.own.find(entry_key);
         if let Place::Moved { from } = place
-            && self.own.is_fresh(from, entry_key, now)
+            && self.own.may_forget(from, entry_key, now)
         {
             // The result must be the same as if this key had already been swept.
             self.own.forget_in(from, entry_key);
@@ -85,30 +88,43 @@ impl Shard {
         }
         // Check all overflow entries for removal. There are few.
         self.shared.sweep(usize::MAX, now);
-        let fits = match place {
-            Place::Here => true,
-            // A known key may need room for another state.
-            Place::Moved { .. } | Place::Versions | Place::New => {
-                self.makes_room(entry_key, place, now)
-            }
-        };
+        let has_state = place == Place::Here || self.has_version(entry_key);
+        let is_new = place == Place::New;
+        // A known key may need room for another state.
+        let fits = has_state
+            || (is_new || !self.may_have_overflowed(policy))
+                && self.makes_room(entry_key, place, now);
         if fits {
-            if place != Place::Here {
+            if !has_state {
                 self.reserved.keys += usize::from(place == Place::New);
                 self.reserved.bytes += self.own.bytes_of(entry_key, place, self.reserved_states);
                 self.reserved_states += 1;
             }
-            return Seat { entry_key, place, shared: false };
+            return Seat { entry_key, place, shared: false, known: None };
         }
         self.overflowed += u64::from(charge.cost > Cost::ZERO);
+        let known = (!is_new).then_some(entry_key);
         let table = self.shared.table(policy, charges);
         let entry_key = EntryKey { policy, key: &SHARED, hash: self.shared.hash(&SHARED), table };
-        Seat { entry_key, place: self.shared.find(entry_key), shared: true }
+        Seat { entry_key, place: self.shared.find(entry_key), shared: true, known }
     }
 
     /// Clears the current request's reservations.
     pub(crate) fn finish(&mut self) {
         (self.reserved, self.reserved_states) = (Bounds::default(), 0);
+    }
+
+    /// Whether a key has several versions, and this version is one of them.
+    fn has_version(&self, entry_key: EntryKey<'_>) -> bool {
+        self.own.versions(entry_key).is_some_and(|entry| entry.has_version(entry_key.policy))
+    }
+
+    /// Whether a known key without a state under this version may have been charged in the overflow
+    /// entry, when there was no room for another state. It stays there while the entry is live,
+    /// because its other states do not count these charges.
+    fn may_have_overflowed(&self, policy: &Policy) -> bool {
+        // All versions of a concurrency limit share a state.
+        !policy.is_concurrency() && self.shared.knows(policy, self.shared.hash(&SHARED), &SHARED)
     }
 
     /// Whether there is room for the state, removing expired keys first if necessary.
@@ -136,6 +152,7 @@ impl Shard {
         match seat.place {
             _ if seat.shared => None,
             Place::Here => Some(policy),
+            Place::Moved { from } if self.own.is_fresh(from, seat.entry_key, now) => None,
             Place::Moved { from } => Some(self.own.policy(from)),
             Place::Versions => {
                 self.own.versions(seat.entry_key).map(|entry| entry.debtor(policy, now))
@@ -184,8 +201,19 @@ impl Shard {
         }
     }
 
-    /// Charges a cost that was assessed as allowed.
-    pub(crate) fn charge(&mut self, seat: &Seat<'_>, cost: Cost, now: Timestamp) {
+    /// Charges a cost that was assessed as allowed, and counts from `charged_at` on.
+    pub(crate) fn charge(
+        &mut self,
+        seat: &Seat<'_>,
+        cost: Cost,
+        charged_at: Timestamp,
+        now: Timestamp,
+    ) {
+        if let Some(known) = seat.known {
+            // Once the overflow entry is unused, this charge could not be told apart from charges
+            // in the key's own states.
+            self.own.void(known, now.max(charged_at));
+        }
         self.change(seat, Change::Charge(cost), now);
     }
 

@@ -79,6 +79,12 @@ impl<R: Rule> Table<R> {
         entry.is_some_and(|entry| entry.since <= charged_at)
     }
 
+    /// Whether the table does not need the key any more.
+    pub(crate) fn may_forget(&self, hash: u64, key: &Key, now: Timestamp) -> bool {
+        let entry = self.entries.find(hash, |entry| entry.key == *key);
+        entry.is_none_or(|entry| entry.may_forget(&self.rule, now))
+    }
+
     /// Makes receipts for charges up to `now` void.
     pub(crate) fn void(&mut self, hash: u64, key: &Key, now: Timestamp) {
         if let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, Policy, Receipt, Reply,
-    Settlement, Source, Store, StoreError, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, Policy, Receipt,
+    Reply, Settlement, Source, Store, StoreError, Timestamp, Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -189,8 +189,8 @@ impl<C: Clock> ThreadLeases<C> {
         })
     }
 
-    /// Takes a block, and spends the request's `missing` units from it. Near the limit, the store
-    /// grants only these units.
+    /// Takes a block, and spends the request's `missing` units from it, in addition to the rest of
+    /// the old block. Near the limit, the store grants only these units.
     fn refill(
         &self,
         block: &mut Block,
@@ -203,6 +203,11 @@ impl<C: Clock> ThreadLeases<C> {
         if !verdict.is_admitted() && units > missing {
             (block.next, units) = (1, missing);
             verdict = self.decide_one(charge, Cost::new(units))?;
+        }
+        if !verdict.is_admitted() && missing < charge.cost.get() {
+            // The rest of the block may expire while the client waits, so it has to wait until all
+            // its units fit.
+            return self.decide_one(charge, charge.cost);
         }
         if let Outcome::Allow { .. } = verdict.decisions()[0].outcome {
             (block.left, block.decision) = (units - missing, verdict.decisions()[0]);
@@ -219,9 +224,9 @@ impl<C: Clock> ThreadLeases<C> {
 }
 
 impl<C: Clock> Store for ThreadLeases<C> {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         if let [charge] = charges
             && let Some(lease) = charge.policy.lease()
             && charge.enforce
@@ -232,17 +237,17 @@ impl<C: Clock> Store for ThreadLeases<C> {
         self.store.decide(charges)
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         self.store.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.store.renew(receipt)
     }
 
     /// Also makes all threads forget their blocks of all keys, because any block may belong to this
     /// key.
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.generation.store(next_generation(), Ordering::Relaxed);
         self.store.reset(policy, key)
     }

@@ -108,6 +108,15 @@ impl Versions {
         }
     }
 
+    /// Makes receipts for a key's charges up to `now` void.
+    pub(crate) fn void(&mut self, hash: u64, key: &Key, policy: &Policy, now: Timestamp) {
+        if let Some(entry) = self.entries.find_mut(hash, |entry| entry.is_of(key, policy)) {
+            for version in &mut entry.versions {
+                version.since = version.since.max(now + NEXT);
+            }
+        }
+    }
+
     /// Inserts a key that had this version until now.
     pub(crate) fn insert(&mut self, hash: u64, key: Key, first: Version, hasher: &RandomState) {
         let entry = Entry { key, versions: SmallVec::from_iter([first]) };
@@ -161,6 +170,11 @@ impl Entry {
 
     fn is_of(&self, key: &Key, policy: &Policy) -> bool {
         self.key == *key && self.versions[0].policy.is_version_of(policy)
+    }
+
+    /// Whether the key has a state under this version.
+    pub(crate) fn has_version(&self, policy: &Policy) -> bool {
+        self.own(policy).is_some()
     }
 
     fn own(&self, policy: &Policy) -> Option<usize> {
@@ -222,6 +236,8 @@ impl Entry {
 
     /// Returns the version for `policy`, added if necessary.
     fn add(&mut self, policy: &Policy, now: Timestamp) -> usize {
+        // Receipts from before a reset at this instant must remain void.
+        let voided = self.versions.iter().map(|version| version.since).fold(now, Timestamp::max);
         if self.source(now).is_none() {
             // The key may have been swept, so the other versions must make no difference.
             let own = self.own(policy).map(|index| self.versions.swap_remove(index));
@@ -235,7 +251,7 @@ impl Entry {
             with_rule!(policy.rule(), rule => Kind::wrap(rule, self.read(rule, policy, now)));
         // A charge at the same instant as an earlier charge cannot be told apart.
         let after = |from: &Version| now.max(from.since + NEXT).max(from.counts_from() + NEXT);
-        let since = self.source(now).map_or(now, after);
+        let since = self.source(now).map_or(voided, after);
         if self.versions.len() == MAX_VERSIONS {
             self.versions.remove(0);
         }

@@ -12,7 +12,7 @@ use crate::check::{self, ServerCheck};
 use crate::clock::Clock;
 use crate::combiner::Combiner;
 use crate::connection::Network;
-use crate::deny_cache::DenyCache;
+use crate::deny_cache::{DEFAULT_BOUND, DenyCache};
 use crate::encode::Batch;
 use crate::host_port::HostPort;
 use crate::ids::Ids;
@@ -118,7 +118,7 @@ impl RedisStoreBuilder {
                 queue: 16_384,
                 timeout: Duration::from_millis(50),
             },
-            deny_cache: Duration::from_secs(1),
+            deny_cache: DEFAULT_BOUND,
             has_breaker: true,
             time: None,
             clock: Clock::default(),

@@ -20,28 +20,25 @@ use tollgate_core::{
 
 use crate::deny_cache::RecentDenials;
 use crate::failure::STORE;
-use crate::future::RedisFuture;
+use crate::future::{RedisFuture, Submitted};
 use crate::ids::Ids;
 use crate::store::RedisStore;
-use crate::ticket::{Awaited, CallAnswer, OwnedCharge, Request};
+use crate::ticket::{Answer, OwnedCharge, Request, Ticket};
 
 impl RedisStore {
     /// Decides a request with charges in several slots.
-    pub(crate) fn decide_across_slots(
-        &self,
-        charges: SmallVec<[OwnedCharge; 2]>,
-    ) -> RedisFuture<Verdict> {
+    pub(crate) fn decide_across_slots(&self, charges: SmallVec<[OwnedCharge; 2]>) -> RedisFuture {
         let runtime = self.0.combiner.runtime.clone();
         let deadline = self.deadline();
         let request = CrossSlot { store: self.clone(), groups: groups(self, charges), deadline };
-        let ticket = Awaited::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
+        let ticket = Ticket::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
         let ticket = Arc::new(ticket);
         let asked = Arc::clone(&ticket);
         let drive = Box::pin(async move {
             let verdict = request.decide(&asked).await;
-            asked.answer(verdict.map(CallAnswer::Verdict));
+            asked.answer(verdict.map(Answer::Verdict));
         });
-        RedisFuture::driven(ticket, drive, runtime)
+        RedisFuture(Submitted::driven(ticket, drive, runtime))
     }
 }
 
@@ -148,7 +145,7 @@ impl Decisions {
 }
 
 impl CrossSlot {
-    async fn decide(self, asked: &Awaited<Verdict>) -> Result<Verdict, StoreError> {
+    async fn decide(self, asked: &Ticket) -> Result<Verdict, StoreError> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(self.groups.len());
         let (mut is_silent, mut may_be_charged) = (true, false);
         for group in &self.groups {
@@ -253,12 +250,8 @@ impl CrossSlot {
     }
 }
 
-fn ask(
-    store: &RedisStore,
-    charges: SmallVec<[OwnedCharge; 2]>,
-    deadline: Instant,
-) -> RedisFuture<Verdict> {
-    store.submit_within(deadline, NOT_REMEMBERED, Request::Decide(charges))
+fn ask(store: &RedisStore, charges: SmallVec<[OwnedCharge; 2]>, deadline: Instant) -> RedisFuture {
+    RedisFuture(store.submit_within(deadline, NOT_REMEMBERED, Request::Decide(charges)))
 }
 
 /// Refunds the charges of the receipts. Returns whether all refunds were confirmed. A lost refund

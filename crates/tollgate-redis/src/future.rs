@@ -1,21 +1,52 @@
-//! A future for Redis' answer.
+//! Futures for Redis' answers.
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::runtime::Handle;
-use tollgate_core::StoreError;
+use tollgate_core::{BoxFuture, StoreError, Verdict};
 
-use crate::combiner::{Combiner, Drive};
-use crate::ticket::{Answer, Awaited, Ticket};
+use crate::combiner::{Combiner, Detached, Drive};
+use crate::failure::STORE;
+use crate::ticket::{Answer, Ticket};
 
-/// A future for an answer from a [`RedisStore`](crate::RedisStore).
+/// A future for a decision by a [`RedisStore`](crate::RedisStore).
 ///
 /// If the caller drops it, a request that has not been sent yet is never sent.
-pub struct RedisFuture<T> {
-    ticket: Arc<Awaited<T>>,
+pub struct RedisFuture(pub(crate) Submitted);
+
+impl RedisFuture {
+    /// Reports the timeout, unless this future drives the call, which checks the deadline itself.
+    pub(crate) fn expire(&self) {
+        if self.0.driven.is_none() {
+            self.0.ticket.expire();
+        }
+    }
+}
+
+impl Future for RedisFuture {
+    type Output = Result<Verdict, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match ready!(Pin::new(&mut self.0).poll(cx))? {
+            Answer::Verdict(verdict) => Ok(verdict),
+            _ => Err(mixed_up()),
+        })
+    }
+}
+
+impl fmt::Debug for RedisFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisFuture").finish_non_exhaustive()
+    }
+}
+
+/// A request of any kind that the combiner has. If the caller drops this, a request that has not
+/// been sent yet is never sent.
+pub(crate) struct Submitted {
+    ticket: Arc<Ticket>,
     driven: Option<Driven>,
 }
 
@@ -24,55 +55,47 @@ struct Driven {
     call: Drive,
     /// Continues the call if the future is dropped.
     runtime: Handle,
-    ticket: Arc<Ticket>,
 }
 
 impl Driven {
     /// Spawns the call in the store's runtime.
-    fn leave(self) {
-        self.runtime.spawn(Detached { call: self.call, tickets: vec![self.ticket] });
+    fn leave(self, ticket: &Arc<Ticket>) {
+        self.runtime.spawn(Detached { call: self.call, tickets: vec![Arc::clone(ticket)] });
     }
 }
 
-impl<T> RedisFuture<T> {
-    pub(crate) fn submit(combiner: &Arc<Combiner>, ticket: Arc<Awaited<T>>) -> Self
-    where
-        T: Answer,
-    {
-        let any: Arc<Ticket> = ticket.clone();
-        let call = combiner.submit(&any);
-        let runtime = || combiner.runtime.clone();
-        let driven = call.map(|call| Driven { call, runtime: runtime(), ticket: any });
+impl Submitted {
+    pub(crate) fn new(combiner: &Arc<Combiner>, ticket: Ticket) -> Self {
+        let ticket = Arc::new(ticket);
+        let call = combiner.submit(&ticket);
+        let driven = call.map(|call| Driven { call, runtime: combiner.runtime.clone() });
         Self { ticket, driven }
     }
 
     /// Creates a future for the answer that `call` will write to the ticket.
-    pub(crate) fn driven(ticket: Arc<Awaited<T>>, call: Drive, runtime: Handle) -> Self
-    where
-        T: Answer,
-    {
-        let driven = Some(Driven { call, runtime, ticket: ticket.clone() });
-        Self { ticket, driven }
+    pub(crate) const fn driven(ticket: Arc<Ticket>, call: Drive, runtime: Handle) -> Self {
+        Self { ticket, driven: Some(Driven { call, runtime }) }
     }
 
-    /// Reports the timeout, unless this future drives the call, which checks the deadline itself.
-    pub(crate) fn expire(&self)
-    where
-        T: Answer,
-    {
-        if self.driven.is_none() {
-            self.ticket.expire();
-        }
+    /// Resolves to the part of the answer that `of` finds, which is in every answer to this kind of
+    /// request.
+    pub(crate) fn boxed<T: Send + 'static>(self, of: fn(Answer) -> Option<T>) -> BoxFuture<T> {
+        Box::pin(async move { of(self.await?).ok_or_else(mixed_up) })
     }
 }
 
-impl<T> Future for RedisFuture<T> {
-    type Output = Result<T, StoreError>;
+/// Creates an error for an answer to another kind of request.
+fn mixed_up() -> StoreError {
+    StoreError::maybe_charged(STORE, "the answer belongs to another request")
+}
+
+impl Future for Submitted {
+    type Output = Result<Answer, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(mut driven) = self.driven.take() {
             if !is_within(&driven.runtime) {
-                driven.leave();
+                driven.leave(&self.ticket);
             } else if driven.call.as_mut().poll(cx).is_pending() {
                 // No other task answers meanwhile. A waker in the ticket would only make this task
                 // wake itself.
@@ -85,12 +108,12 @@ impl<T> Future for RedisFuture<T> {
     }
 }
 
-impl<T> Drop for RedisFuture<T> {
+impl Drop for Submitted {
     fn drop(&mut self) {
         self.ticket.abandon();
         // A started call runs to completion, because other requests share its lane and its script.
         if let Some(driven) = self.driven.take() {
-            driven.leave();
+            driven.leave(&self.ticket);
         }
     }
 }
@@ -101,33 +124,26 @@ fn is_within(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
 }
 
-/// A call that the runtime drives. If the runtime shuts down first, its callers get an error.
-pub(crate) struct Detached {
-    pub(crate) call: Drive,
-    pub(crate) tickets: Vec<Arc<Ticket>>,
-}
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+    use std::time::Duration;
 
-impl Future for Detached {
-    type Output = ();
+    use tokio::time::Instant;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let progress = self.call.as_mut().poll(cx);
-        if progress.is_ready() {
-            // The tickets are answered, or another call has them.
-            self.tickets.clear();
-        }
-        progress
-    }
-}
+    use super::*;
+    use crate::RedisStore;
+    use crate::ticket::Request;
 
-impl Drop for Detached {
-    fn drop(&mut self) {
-        self.tickets.iter().for_each(|ticket| ticket.fail_pending());
-    }
-}
-
-impl<T> fmt::Debug for RedisFuture<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisFuture").finish_non_exhaustive()
+    #[tokio::test]
+    async fn other_requests_answer_is_an_error() {
+        let store = RedisStore::connect("redis://127.0.0.1:1").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let ticket = Ticket::new(Request::Decide(Default::default()), 0, 0, deadline);
+        let mut decision = RedisFuture(Submitted::new(&store.0.combiner, ticket));
+        decision.0.ticket.answer(Ok(Answer::Renewal(None)));
+        decision.0.driven = None;
+        let answer = Pin::new(&mut decision).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(answer, Poll::Ready(Err(error)) if error.may_have_charged()));
     }
 }

@@ -87,6 +87,7 @@ mod lease;
 mod names;
 mod node;
 mod node_breaker;
+mod operations;
 mod pace;
 mod random;
 mod replay;

@@ -1,9 +1,7 @@
 //! Parses a call's reply into verdicts, settlements and faults.
 
 use smallvec::SmallVec;
-use tollgate_core::{
-    Cost, Decision, Granted, Micros, Outcome, Policy, Settlement, Timestamp, Verdict,
-};
+use tollgate_core::{Cost, Decision, Granted, Micros, Outcome, Settlement, Timestamp, Verdict};
 
 use crate::encode::{Asked, Batch, Run, Sum};
 use crate::replay::{Frozen, Numbers, of_charges};
@@ -169,10 +167,6 @@ impl Batch {
             rows[*place - 1].take()
         };
         self.run_of.iter().filter_map(row_of).collect()
-    }
-
-    pub(crate) fn policy(&self, sum: &Sum) -> &Policy {
-        &self.forms[usize::from(sum.form)].0
     }
 
     fn row(&self, bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {

@@ -1,27 +1,24 @@
-//! The store: turns charges, settlements and resets into requests.
+//! The store: sends requests, and reports on its servers.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
-};
+use tollgate_core::{BoxFuture, Cost, Micros, Receipt, Settlement};
+#[cfg(feature = "test-util")]
+use tollgate_core::{Key, Policy};
 
 use crate::address::Address;
 use crate::breaker::BreakerState;
 use crate::combiner::Combiner;
-use crate::failure::STORE;
-use crate::future::RedisFuture;
+use crate::future::Submitted;
 use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
 use crate::report::RedisReport;
 use crate::roster::Roster;
 use crate::stats::RedisStats;
-use crate::ticket::{Answer, Awaited, OwnedCharge, Request};
+use crate::ticket::{Answer, Request, Ticket};
 
 /// A store in Redis: all processes that use the same server share their quotas. Clones share one
 /// connection.
@@ -102,44 +99,26 @@ impl RedisStore {
     }
 
     /// Queues a request, or starts the call that carries it.
-    pub(crate) fn submit<T: Answer>(&self, request: Request) -> RedisFuture<T> {
+    pub(crate) fn submit(&self, request: Request) -> Submitted {
         self.submit_within(self.deadline(), self.0.combiner.deny_cache.epoch(), request)
     }
 
     /// Submits a request that fails after `deadline`. The deny cache remembers its answer if the
     /// cache's epoch is still `epoch`.
-    pub(crate) fn submit_within<T: Answer>(
+    pub(crate) fn submit_within(
         &self,
         deadline: Instant,
         epoch: u64,
         request: Request,
-    ) -> RedisFuture<T> {
+    ) -> Submitted {
         let combiner = &self.0.combiner;
         let slot = request.state().map(|state| combiner.topology.slot(state));
-        let ticket = Awaited::new(request, slot.unwrap_or_default(), epoch, deadline);
-        RedisFuture::submit(combiner, Arc::new(ticket))
+        let ticket = Ticket::new(request, slot.unwrap_or_default(), epoch, deadline);
+        Submitted::new(combiner, ticket)
     }
 
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.0.combiner.bounds.timeout
-    }
-
-    /// Returns whether one call can decide all charges. Most requests have a single key, and all
-    /// its policies share a slot.
-    fn is_one_call(&self, charges: &[OwnedCharge]) -> bool {
-        let topology = &self.0.combiner.topology;
-        let mut slots = charges.iter().map(|charge| topology.slot(&charge.state));
-        let first = slots.next();
-        slots.all(|slot| Some(slot) == first)
-    }
-
-    /// Whether the same server certainly decides all charges. Unlike [`is_one_call`], this does not
-    /// hash the keys.
-    ///
-    /// [`is_one_call`]: Self::is_one_call
-    fn shares_server(&self, charges: &[Charge<'_>]) -> bool {
-        self.0.combiner.topology.is_single()
-            || charges.iter().all(|charge| charge.key == charges[0].key)
     }
 
     /// Settles a receipt, which is accepted for `lifetime`.
@@ -148,7 +127,7 @@ impl RedisStore {
         lifetime: Micros,
         receipt: &Receipt,
         actual: Cost,
-    ) -> RedisFuture<Settlement> {
+    ) -> BoxFuture<Settlement> {
         // Exclude the policy before sending: refunded units may allow other requests. Denials by
         // concurrency limits are not remembered anyway.
         if !receipt.policy.is_concurrency() {
@@ -157,75 +136,11 @@ impl RedisStore {
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        self.submit(Request::Settle { state, settled, receipt, actual, lifetime })
-    }
-}
-
-impl Store for RedisStore {
-    type Future<T: Send + 'static> = RedisFuture<T>;
-
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
-        let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
-        // A dry run may have any cost, so only Redis can answer it.
-        let is_dry = charges.iter().any(|charge| charge.dry);
-        if is_leased
-            && !is_dry
-            && let Some(verdict) = self.0.leases.spend(charges)
-        {
-            self.0.combiner.counters.count_leased();
-            return Reply::ready(Ok(verdict));
-        }
-        if !is_dry
-            && self.shares_server(charges)
-            && let Some(verdict) = self.0.combiner.deny_cache.find(charges)
-        {
-            self.0.combiner.counters.count_deny_cache_hit();
-            return Reply::ready(Ok(verdict));
-        }
-        if is_leased && !is_dry {
-            self.note_asked(charges);
-        }
-        let name = |charge: &Charge<'_>| self.0.names.state(charge.policy, charge.key);
-        let charges = charges.iter().map(|charge| OwnedCharge::new(name(charge), charge));
-        let charges: SmallVec<[OwnedCharge; 2]> = charges.collect();
-        if !self.is_one_call(&charges) {
-            return Reply::pending(self.decide_across_slots(charges));
-        }
-        Reply::pending(self.submit(Request::Decide(charges)))
-    }
-
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
-        Reply::pending(self.settle_within(receipt.lifetime(), receipt, actual))
-    }
-
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
-        if !receipt.policy.is_concurrency() {
-            let error = StoreError::no_lease(STORE, &receipt.policy);
-            return Reply::ready(Err(error));
-        }
-        let state = self.0.names.state(&receipt.policy, &receipt.key);
-        let settled = self.0.names.receipt(&receipt.key, receipt.id);
-        let receipt = receipt.clone();
-        Reply::pending(self.submit(Request::Renew { state, settled, receipt }))
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
-        self.0.combiner.deny_cache.forget();
-        let state = self.0.names.state(policy, key);
-        Reply::pending(self.submit(Request::Reset { state }))
-    }
-
-    fn name(&self) -> &'static str {
-        "redis"
-    }
-
-    /// The first call joins the roster in Redis, which counts the stores in this namespace that
-    /// have done so. A store renews its entry every second, and is counted for up to ten seconds
-    /// after its last heartbeat.
-    fn replicas(&self) -> Option<NonZeroU32> {
-        let Combiner { topology, ids, runtime, .. } = &*self.0.combiner;
-        let join = || Roster::join(topology, &self.0.names.roster(), ids.process(), runtime);
-        self.0.roster.get_or_init(join).count()
+        let answer = self.submit(Request::Settle { state, settled, receipt, actual, lifetime });
+        answer.boxed(|it| match it {
+            Answer::Settlement(settlement) => Some(settlement),
+            _ => None,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A request on its way to Redis, and its answer.
 
-use std::fmt;
+use std::mem;
 use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
@@ -102,38 +102,14 @@ impl OwnedCharge {
     }
 }
 
-/// Declares the answers of Redis, each with its type for callers.
-macro_rules! answers {
-    ($($kind:ident($answer:ty)),*) => {
-        /// Redis' answer to any request.
-        #[derive(Debug)]
-        pub(crate) enum CallAnswer {
-            $($kind($answer),)*
-        }
-
-        $(impl Answer for $answer {
-            fn of(answer: CallAnswer) -> Option<Self> {
-                match answer {
-                    CallAnswer::$kind(answer) => Some(answer),
-                    _ => None,
-                }
-            }
-        })*
-    };
-}
-
-answers! {
+/// Redis' answer to a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
     Verdict(Verdict),
     Settlement(Settlement),
     Renewal(Option<Receipt>),
-    Reset(()),
-    Leased(Leased)
-}
-
-/// An answer that a caller waits for.
-pub(crate) trait Answer: fmt::Debug + Send + Sized + 'static {
-    /// Returns `None` if Redis answered another kind of request.
-    fn of(answer: CallAnswer) -> Option<Self>;
+    Reset,
+    Leased(Leased),
 }
 
 /// Redis' answer to a request for a block, and its time.
@@ -146,10 +122,9 @@ pub(crate) struct Leased {
     pub(crate) sent: Moment,
 }
 
-/// A request, shared between the caller and the task that sends it to Redis. The caller's ticket is
-/// [`Awaited`] and has the answer's type, which queues and calls need not know.
+/// A request, shared between the caller and the task that sends it to Redis.
 #[derive(Debug)]
-pub(crate) struct Ticket<R: ?Sized = dyn ReplySlot> {
+pub(crate) struct Ticket {
     pub(crate) request: Request,
     /// Its keys' slot.
     pub(crate) slot: u16,
@@ -157,68 +132,51 @@ pub(crate) struct Ticket<R: ?Sized = dyn ReplySlot> {
     pub(crate) epoch: u64,
     /// The caller gives up after this instant.
     pub(crate) deadline: Instant,
-    progress: Mutex<Progress<R>>,
-}
-
-/// A ticket for an answer of type `T`.
-pub(crate) type Awaited<T> = Ticket<Option<Result<T, StoreError>>>;
-
-#[derive(Debug)]
-struct Progress<R: ?Sized> {
-    stage: Stage,
-    reply: R,
-}
-
-/// The place for the answer to a request.
-pub(crate) trait ReplySlot: fmt::Debug + Send {
-    fn fill(&mut self, answer: Result<CallAnswer, StoreError>);
-}
-
-impl<T: Answer> ReplySlot for Option<Result<T, StoreError>> {
-    fn fill(&mut self, answer: Result<CallAnswer, StoreError>) {
-        let mixed_up = || StoreError::maybe_charged(STORE, "the answer belongs to another request");
-        *self = Some(answer.and_then(|answer| T::of(answer).ok_or_else(mixed_up)));
-    }
+    stage: Mutex<Stage>,
 }
 
 #[derive(Debug)]
 enum Stage {
     /// Waits to be sent, possibly for a second time.
-    Queued { waker: Option<Waker>, refusals: u8 },
+    Queued {
+        waker: Option<Waker>,
+        refusals: u8,
+    },
     /// Is in a call.
-    Sent { waker: Option<Waker>, refusals: u8 },
-    /// The request is answered, or the caller gave up.
+    Sent {
+        waker: Option<Waker>,
+        refusals: u8,
+    },
+    Answered(Result<Answer, StoreError>),
+    /// The caller has the answer, or gave up.
     Over,
 }
 
-impl<T> Awaited<T> {
+impl Ticket {
     pub(crate) fn new(request: Request, slot: u16, epoch: u64, deadline: Instant) -> Self {
-        let stage = Stage::Queued { waker: None, refusals: 0 };
-        let progress = Mutex::new(Progress { stage, reply: None });
-        Self { request, slot, epoch, deadline, progress }
+        let stage = Mutex::new(Stage::Queued { waker: None, refusals: 0 });
+        Self { request, slot, epoch, deadline, stage }
     }
 
     /// Discards the request, because the caller gave up.
     pub(crate) fn abandon(&self) {
-        self.progress.lock().stage = Stage::Over;
+        *self.stage.lock() = Stage::Over;
     }
 
-    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<T, StoreError>> {
-        let mut progress = self.progress.lock();
-        match &mut progress.stage {
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Answer, StoreError>> {
+        let mut stage = self.stage.lock();
+        match &mut *stage {
             Stage::Queued { waker, .. } | Stage::Sent { waker, .. } => {
                 *waker = Some(register(waker.take(), cx));
                 Poll::Pending
             }
-            Stage::Over => {
-                let completed = || Err(StoreError::invalid(STORE, "polled after completion"));
-                Poll::Ready(progress.reply.take().unwrap_or_else(completed))
-            }
+            over => match mem::replace(over, Stage::Over) {
+                Stage::Answered(answer) => Poll::Ready(answer),
+                _ => Poll::Ready(Err(StoreError::invalid(STORE, "polled after completion"))),
+            },
         }
     }
-}
 
-impl<R: ReplySlot + ?Sized> Ticket<R> {
     /// Returns the slot if the request needs a separate batch for it. Decisions of several slots
     /// share a batch if the node allows that.
     pub(crate) fn separate_slot(&self, allows_cross_slot: bool) -> Option<u16> {
@@ -228,26 +186,26 @@ impl<R: ReplySlot + ?Sized> Ticket<R> {
 
     /// Whether a caller waits for the answer.
     pub(crate) fn is_waited_for(&self) -> bool {
-        !matches!(self.progress.lock().stage, Stage::Over)
+        matches!(*self.stage.lock(), Stage::Queued { .. } | Stage::Sent { .. })
     }
 
     /// Marks this as sent in a call. Returns `false` if the caller has given up.
     pub(crate) fn send(&self) -> bool {
-        let stage = &mut self.progress.lock().stage;
+        let stage = &mut *self.stage.lock();
         match stage {
             Stage::Queued { waker, refusals } => {
                 *stage = Stage::Sent { waker: waker.take(), refusals: *refusals };
                 true
             }
             Stage::Sent { .. } => true,
-            Stage::Over => false,
+            Stage::Answered(_) | Stage::Over => false,
         }
     }
 
     /// Requeues this request after Redis rejected the call as late, although this process's clock
     /// was still before the deadline. Returns `false` after [too many rejections](MOST_REFUSALS).
     pub(crate) fn take_back(&self) -> bool {
-        let stage = &mut self.progress.lock().stage;
+        let stage = &mut *self.stage.lock();
         match stage {
             Stage::Sent { waker, refusals } if *refusals < MOST_REFUSALS => {
                 *stage = Stage::Queued { waker: waker.take(), refusals: *refusals + 1 };
@@ -260,18 +218,18 @@ impl<R: ReplySlot + ?Sized> Ticket<R> {
     /// Requeues this request because another node will execute the call. Returns `false` if the
     /// caller has given up.
     pub(crate) fn unsend(&self) -> bool {
-        let stage = &mut self.progress.lock().stage;
+        let stage = &mut *self.stage.lock();
         match stage {
             Stage::Sent { waker, refusals } => {
                 *stage = Stage::Queued { waker: waker.take(), refusals: *refusals };
                 true
             }
             Stage::Queued { .. } => true,
-            Stage::Over => false,
+            Stage::Answered(_) | Stage::Over => false,
         }
     }
 
-    pub(crate) fn answer(&self, answer: Result<CallAnswer, StoreError>) {
+    pub(crate) fn answer(&self, answer: Result<Answer, StoreError>) {
         self.answer_with(|_| answer);
     }
 
@@ -302,15 +260,15 @@ impl<R: ReplySlot + ?Sized> Ticket<R> {
     }
 
     /// Answers, if the request still waits. `answer` receives whether it is in a call.
-    fn answer_with(&self, answer: impl FnOnce(bool) -> Result<CallAnswer, StoreError>) {
-        let mut progress = self.progress.lock();
-        let (is_sent, waker) = match std::mem::replace(&mut progress.stage, Stage::Over) {
-            Stage::Queued { waker, .. } => (false, waker),
-            Stage::Sent { waker, .. } => (true, waker),
-            Stage::Over => return,
+    fn answer_with(&self, answer: impl FnOnce(bool) -> Result<Answer, StoreError>) {
+        let mut stage = self.stage.lock();
+        let (is_sent, waker) = match &mut *stage {
+            Stage::Queued { waker, .. } => (false, waker.take()),
+            Stage::Sent { waker, .. } => (true, waker.take()),
+            Stage::Answered(_) | Stage::Over => return,
         };
-        progress.reply.fill(answer(is_sent));
-        drop(progress);
+        *stage = Stage::Answered(answer(is_sent));
+        drop(stage);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -337,12 +295,12 @@ mod tests {
 
     use super::*;
 
-    fn ticket() -> Awaited<()> {
+    fn ticket() -> Ticket {
         let request = Request::Reset { state: Name::new() };
-        Awaited::new(request, 0, 0, Instant::now() + Duration::from_secs(1))
+        Ticket::new(request, 0, 0, Instant::now() + Duration::from_secs(1))
     }
 
-    fn poll(ticket: &Awaited<()>) -> Poll<Result<(), StoreError>> {
+    fn poll(ticket: &Ticket) -> Poll<Result<Answer, StoreError>> {
         ticket.poll(&mut Context::from_waker(Waker::noop()))
     }
 
@@ -352,24 +310,16 @@ mod tests {
         assert!(poll(&ticket).is_pending());
         assert!(ticket.send());
         assert!(poll(&ticket).is_pending());
-        ticket.answer(Ok(CallAnswer::Reset(())));
-        assert!(matches!(poll(&ticket), Poll::Ready(Ok(()))));
+        ticket.answer(Ok(Answer::Reset));
+        assert!(matches!(poll(&ticket), Poll::Ready(Ok(Answer::Reset))));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
-    }
-
-    #[test]
-    fn other_requests_answer_is_an_error() {
-        let ticket = ticket();
-        ticket.answer(Ok(CallAnswer::Renewal(None)));
-        let answer = poll(&ticket);
-        assert!(matches!(answer, Poll::Ready(Err(error)) if error.may_have_charged()));
     }
 
     #[test]
     fn first_answer_counts() {
         let ticket = ticket();
         ticket.expire();
-        ticket.answer(Ok(CallAnswer::Reset(())));
+        ticket.answer(Ok(Answer::Reset));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
     }
 
@@ -413,7 +363,7 @@ mod tests {
             let sender = thread::spawn(move || {
                 let is_sent = sent.send();
                 if is_sent {
-                    sent.answer(Ok(CallAnswer::Reset(())));
+                    sent.answer(Ok(Answer::Reset));
                 }
                 is_sent
             });

@@ -232,9 +232,10 @@ fn most(mut units: Vec<(Instant, u64)>, window: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::Quota;
+    use tollgate_core::{Quota, Verdict};
 
     use super::*;
+    use crate::fault::pause;
 
     const REPLICAS: usize = 300;
 
@@ -266,6 +267,57 @@ mod tests {
             println!("{loads}");
             assert!((1..=REPLICAS as u64 / 4).contains(&loads), "{loads}");
         });
+    }
+
+    /// Two processes request far more than the quota, while the server pauses for 80 ms twice per
+    /// second, as on a busy machine. Returns what they admit within a window: all, and locally.
+    fn admitted_with_pauses(policy: &Policy, is_local: bool) -> (u64, u64) {
+        crate::paused(async {
+            let fleet = Fleet::new(policy.clone()).replicas(2);
+            let (world, stores) = fleet.connect(&mut Rng::with_seed(0), TIMEOUT).await;
+            let start = Instant::now();
+            let pauses = tokio::spawn(async move {
+                loop {
+                    sleep(Duration::from_millis(420)).await;
+                    pause(&world, 0, Duration::from_millis(80)).await;
+                }
+            });
+            let mut requests = JoinSet::new();
+            for store in stores {
+                let local = MemoryStore::builder().clock(LocalClock(start)).build();
+                let fallback = store.clone().or_local(local);
+                for number in 0..3_000 {
+                    let (store, fallback, policy) =
+                        (store.clone(), fallback.clone(), policy.clone());
+                    requests.spawn(async move {
+                        sleep_until(start + number * Duration::from_millis(3)).await;
+                        let key = Key::new(KEY);
+                        let charge = [Charge::new(&policy, &key, Cost::ONE)];
+                        if is_local {
+                            fallback.decide(&charge).await
+                        } else {
+                            store.decide(&charge).await
+                        }
+                    });
+                }
+            }
+            let verdicts = requests.join_all().await.into_iter().filter_map(Result::ok);
+            let admitted: Vec<_> = verdicts.filter(Verdict::is_admitted).collect();
+            pauses.abort();
+            let local = admitted.iter().filter(|verdict| verdict.source() == Source::Local);
+            (admitted.len() as u64, local.count() as u64)
+        })
+    }
+
+    #[test]
+    fn short_pauses_admit_at_most_two_quotas() {
+        const QUOTA: u64 = 1_000;
+        let policy = Policy::sliding_window_log("p", Quota::per_minute(QUOTA)).expect("builds");
+        let (all, local) = admitted_with_pauses(&policy, true);
+        assert!(local > QUOTA / 10 && all - local <= QUOTA, "{local} of {all} locally");
+        assert!(all > QUOTA && all <= 2 * QUOTA, "{all}");
+        let (all, _) = admitted_with_pauses(&policy, false);
+        assert!(all <= QUOTA && all > QUOTA * 9 / 10, "{all}");
     }
 
     /// A fleet loses its server, and three seconds later another server takes over.

@@ -187,6 +187,9 @@ macro_rules! store_tests {
             penalties::{
                 blocks_grow_and_are_forgotten,
             },
+            versions::{
+                fifth_version_replaces_the_oldest,
+            },
             calendar::{
                 quota_renews_with_the_calendar,
                 late_refund_does_not_reach_next_period,

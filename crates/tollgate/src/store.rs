@@ -5,8 +5,7 @@
 //! process decide with a share of the quota.
 //!
 //! * [`StoreExt::or_local`](crate::StoreExt::or_local) adds the local store, for example
-//!   `redis.or_local(MemoryStore::new())`. Policies over it default to `Local`. A layer needs both
-//!   or neither: the local store, and a policy that uses it.
+//!   `redis.or_local(MemoryStore::new())`. Policies over it default to `Local`.
 //! * [`Policy::with_shed`](crate::Policy::with_shed) is the failure policy for requests that the
 //!   store shed before sending them, because no reply could arrive before the deadline.
 //! * The `RedisStore` has a `Breaker` for each server. It stops calls to a server that is down, so
@@ -15,8 +14,8 @@
 #[cfg(feature = "serde")]
 pub use crate::settling::SentReceipt;
 pub use tollgate_core::{
-    AnyStore, Charge, Charged, Decision, Fallback, FallbackFuture, Micros, NeverPending, Outcome,
-    Receipt, ReceiptId, Reply, Settlement, Source, StoreError, Timestamp, Verdict,
+    AnyStore, BoxFuture, Charge, Charged, Decision, Fallback, FallbackFuture, Micros, NeverPending,
+    Outcome, Receipt, ReceiptId, Reply, Settlement, Source, StoreError, Timestamp, Verdict,
 };
 #[cfg(feature = "memory")]
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock, ThreadLeases};

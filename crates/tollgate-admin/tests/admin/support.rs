@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +14,7 @@ use tollgate::key::Key;
 use tollgate::layer::{RateLimit, RateLimitLayerBuilder};
 use tollgate::observe::{Inspect, StoreReport};
 use tollgate::policy::Cost;
-use tollgate::store::{Charge, ManualClock, Receipt, Reply, Settlement, StoreError, Verdict};
+use tollgate::store::{BoxFuture, Charge, ManualClock, Receipt, Reply, Settlement, StoreError};
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::ServiceExt;
 use tower::util::ServiceFn;
@@ -108,35 +107,33 @@ impl<S: Store> Reported<S> {
         self.is_unplugged.store(true, Ordering::Relaxed);
     }
 
-    fn call<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&S) -> Reply<S::Future<T>>,
-    ) -> Reply<Later<T>> {
+    fn call<T, F>(&self, call: impl FnOnce(&S) -> Reply<F>) -> Reply<F>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
         if self.is_unplugged.load(Ordering::Relaxed) {
             return Reply::ready(Err(StoreError::not_charged("stage", "unplugged")));
         }
-        call(&self.store).map_pending(|reply| Box::pin(reply) as Later<T>)
+        call(&self.store)
     }
 }
 
-type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
-
 impl<S: Store> Store for Reported<S> {
-    type Future<T: Send + 'static> = Later<T>;
+    type Future = S::Future;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Later<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         self.call(|store| store.decide(charges))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Later<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         self.call(|store| store.settle(receipt, actual))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Later<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.call(|store| store.renew(receipt))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Later<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.call(|store| store.reset(policy, key))
     }
 

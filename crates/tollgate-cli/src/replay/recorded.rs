@@ -28,7 +28,7 @@ use tollgate_replay::log::{Record, Tokens, Visible};
 use tollgate_replay::{Answer, Bounds, Client, Instant, Replay, Report, Request as Recording};
 
 use tollgate_gateway::proxy::{check_method, is_host_and_port};
-use tollgate_gateway::serve::{ClientIdentity, Identity, client_ip, lists};
+use tollgate_gateway::serve::{ClientIdentity, Facts, Identity, client_ip, lists};
 
 use super::client_name::Name;
 
@@ -251,7 +251,7 @@ impl Recorded {
         let is_listed = self.lists.is_some();
         let client = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(&self.request)));
         if is_listed {
-            self.request.extensions_mut().insert(client.clone());
+            self.request.extensions_mut().insert(Facts::new(client.clone()));
         }
         client
     }

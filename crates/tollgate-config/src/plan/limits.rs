@@ -207,10 +207,6 @@ impl LimitPlan {
         shed.filter(|shed| *shed != self.on_store_error())
     }
 
-    pub fn may_fall_back(&self) -> bool {
-        self.any().is_some_and(Policy::may_fall_back)
-    }
-
     /// Any of its policies, because all have the same failure policy.
     fn any(&self) -> Option<&Policy> {
         let penalty = self.penalty.as_ref().map(|penalty| &penalty.policy);

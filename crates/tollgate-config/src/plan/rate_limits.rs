@@ -106,6 +106,13 @@ impl Allowed {
         Ok(Self { requests, unit, algorithm, policy, counted })
     }
 
+    /// Sets the failure policy.
+    pub fn set_on_store_error(&mut self, on_store_error: OnStoreError) {
+        for policy in [Some(&mut self.policy), self.counted.as_mut()].into_iter().flatten() {
+            *policy = policy.clone().with_on_store_error(on_store_error);
+        }
+    }
+
     /// The policy's name: the domain and the unit.
     pub fn name(&self) -> &str {
         self.policy.name()
@@ -176,6 +183,18 @@ impl Unit {
 pub type RateLimitDomains = HashMap<String, RateLimitDomain>;
 
 impl RateLimitDomain {
+    /// Sets the failure policy of all rules.
+    pub fn set_on_store_error(&mut self, on_store_error: OnStoreError) {
+        let mut open: Vec<_> = self.descriptors.iter_mut().collect();
+        while let Some(descriptor) = open.pop() {
+            let rule = descriptor.rule.as_mut();
+            if let Some(allowed) = rule.and_then(|rule| rule.allowed.as_mut()) {
+                allowed.set_on_store_error(on_store_error);
+            }
+            open.extend(&mut descriptor.nested);
+        }
+    }
+
     /// A descriptor's rule and the key of its quota. A rule only matches descriptors with as many
     /// entries as the rule has levels. On each level the exact value has precedence, then patterns
     /// in the order of the file, then the key without a value.

@@ -3,7 +3,7 @@
 use tollgate::policy::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
 
 use super::super::{problem, spec, typed};
-use typed::{Whole, words};
+use typed::{Whole, durations, words};
 
 words! {
     OnError -> OnStoreError {
@@ -27,6 +27,10 @@ words! {
         /// A queue that forwards requests at an even rate.
         "leaky_bucket" => Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
     }
+}
+
+durations! {
+    Timeout: 1 to 86_400_000, "no timeout at all would let connections pile up";
 }
 
 pub(super) type Units = Whole<1, { tollgate::Policy::MAX_LIMIT }>;

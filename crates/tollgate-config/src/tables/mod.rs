@@ -11,6 +11,7 @@
 //! | `options.rs` | policy options |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
 //! | `target.rs` | targets, and changes to requests and responses |
+//! | `tls.rs` | certificates |
 //! | `store.rs` | where quotas are stored |
 //! | `answers.rs` | headers and denials |
 //! | `telemetry.rs` | logs and traces |
@@ -27,6 +28,7 @@ mod server;
 mod store;
 mod target;
 mod telemetry;
+mod tls;
 mod window;
 
 pub(super) use self::answers::{Headers, Response};
@@ -38,11 +40,12 @@ pub(super) use self::llm::{Llm, ModelPrice};
 pub(super) use self::options::{Bandwidth, Concurrency, CountOnly, Penalty, Waiting};
 pub(super) use self::path::{Path, PathSection};
 pub(super) use self::server::{
-    Admin, ForwardAuth, Listen, Paths, RateLimitService, Route, Timeouts, Tls,
+    Admin, ForwardAuth, Listen, Paths, RateLimitService, Route, Timeouts,
 };
 pub(super) use self::store::{Redis, Store};
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
 pub(super) use self::telemetry::{AccessLog, Log, Tracing};
+pub(super) use self::tls::Tls;
 pub(super) use self::window::Window;
 
 use self::kinds::{OnError, Strategy};

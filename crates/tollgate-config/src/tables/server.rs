@@ -1,7 +1,9 @@
 use super::super::{format, problem, spec, typed};
+use super::kinds::Timeout;
 use super::limits::{Api, Policy};
 use super::path::Path;
 use super::target::Target;
+use super::tls::Tls;
 use crate::path::{Ambiguous, Forwarded};
 use typed::{Flag, List, OneOrMore, Short, Whole, durations, section, words};
 
@@ -76,32 +78,6 @@ section! {
         optional max_connections_per_address: Whole<1, 1_000_000, usize>,
     }
 
-    /// The certificates of the listener.
-    Tls = "listen[].tls" {
-        /// A PEM file with the certificate chain; the server certificate is first.
-        required certificate: format::File,
-        /// A PEM file with the private key.
-        required key: format::File,
-        /// Certificates for other host names. A client gets the first certificate with the name that
-        /// it asks for (SNI), or with a wildcard such as `*.example.com` for the name's first label.
-        /// For any other name, it gets `certificate`.
-        optional sni: List<Certificate>,
-        /// A PEM file with certificate authorities. Clients then need a certificate that these
-        /// authorities have signed.
-        optional client_ca: format::File,
-        /// Whether clients without a certificate can connect.
-        default client_certificate: ClientCertificate = "required"
-            where client_ca: "clients are asked for no certificate",
-    }
-
-    /// A certificate and its key.
-    Certificate = "certificate" {
-        /// A PEM file with the certificate chain; the owner's certificate is first.
-        required certificate: format::File,
-        /// A PEM file with the private key.
-        required key: format::File,
-    }
-
     /// Requests with a separate target. A route without `global`, `client` and `apis` uses these
     /// keys of `rateLimiter` and shares their quotas.
     Route = "routes[]" {
@@ -165,18 +141,10 @@ section! {
 }
 
 durations! {
-    Timeout: 1 to 86_400_000, "no timeout at all would let connections pile up";
     DrainDelay: 0 to 600_000, "the sender of the signal waits for this time and then for `drain`";
 }
 
 words! {
-    ClientCertificate -> bool {
-        /// Clients without a certificate cannot connect.
-        "required" => false,
-        /// Clients can connect without a certificate. An invalid certificate is always rejected.
-        "optional" => true,
-    }
-
     AmbiguousPaths -> Ambiguous {
         /// Rejects such requests with 400.
         "reject" => Ambiguous::Refuse,

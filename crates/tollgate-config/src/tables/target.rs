@@ -4,7 +4,8 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue};
 
 use super::super::{format, problem, spec, typed};
-use super::server::{Certificate, Timeout};
+use super::kinds::Timeout;
+use super::tls::TargetTls;
 use crate::path::{Ambiguous, normalise};
 use crate::plan::Edits;
 use crate::plan::upstream::{Address, Balance, Endpoint, Protocol};
@@ -46,14 +47,6 @@ section! {
         optional tls: TargetTls,
         /// Timeouts for this target, for example for event streams.
         implied timeouts: TargetTimeouts,
-    }
-
-    /// TLS to a target. The gateway reloads the files when they change.
-    TargetTls = "target.tls" {
-        /// A PEM file with certificate authorities. They replace the system's authorities.
-        required ca: format::File,
-        /// The certificate with which the gateway identifies itself to the target.
-        optional client_certificate: Certificate,
     }
 
     /// Timeouts of a target. Missing keys have the values of `rateLimiter.timeouts`.

@@ -138,12 +138,14 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Returns the state under `rule` that continues a state written under `from`, another version of
-/// the quota. If the algorithm changed, only the number of units and their time are known.
+/// Returns the state under `rule` that continues a state written under `from`. An equal rule continues
+/// the same state, including a debt. If the algorithm differs, only the number of units and their
+/// time are known.
 pub fn converted<R: Rule, F: Rule>(rule: &R, from: &F, state: &F::State) -> R::State {
-    let same = (from as &dyn Any).downcast_ref::<R>().zip((state as &dyn Any).downcast_ref());
+    let same = (from as &dyn Any).downcast_ref::<R>();
+    let same = same.zip((state as &dyn Any).downcast_ref::<R::State>());
     if let Some((from, state)) = same {
-        return rule.convert(from, state);
+        return if from == rule { state.clone() } else { rule.convert(from, state) };
     }
     let at = from.counts_from(state);
     rule.resume(from.consumed(state, at), at)

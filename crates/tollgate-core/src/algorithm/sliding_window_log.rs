@@ -224,13 +224,14 @@ impl Rule for SlidingWindowLog {
         self.push(state, seen, cost.get());
     }
 
+    /// A refund does not move time, so it drops no other entry: if the clock has stepped back since,
+    /// an entry that had expired counts again, as it would without the refund.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
-        // A refund does not move the time of the last charge.
-        let last_seen = state.last_seen;
-        self.prune(state, now);
-        let units = self.take(state, self.round_up(charged.charged_at), units);
-        state.last_seen = last_seen;
-        units
+        let at = self.round_up(charged.charged_at);
+        if self.refresh(state, now).seen.since(at) >= self.window {
+            return 0;
+        }
+        self.take(state, at, units)
     }
 
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {

@@ -15,7 +15,7 @@ enum Stub {
 }
 
 impl Stub {
-    fn answer<T>(self, answer: T) -> Reply<NeverPending<Result<T, StoreError>>> {
+    fn answer<T, F: Future<Output = Result<T, StoreError>>>(self, answer: T) -> Reply<F> {
         Reply::ready(match self {
             Self::Down => Err(StoreError::maybe_charged("stub", "down")),
             Self::Overloaded => Err(StoreError::overloaded("stub", "busy")),
@@ -25,9 +25,9 @@ impl Stub {
 }
 
 impl Store for Stub {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         let outcome = match self {
             Self::Exceeding => Outcome::ExceedsCapacity,
             _ => Outcome::WouldAllow,
@@ -40,15 +40,15 @@ impl Store for Stub {
         self.answer(Verdict::new(is_admitted, Timestamp::EPOCH, decisions))
     }
 
-    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, _: &Receipt, _: Cost) -> Reply<BoxFuture<Settlement>> {
         self.answer(Settlement::Repeated)
     }
 
-    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, _: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.answer(None)
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
         self.answer(())
     }
 }
@@ -58,21 +58,21 @@ impl Store for Stub {
 struct Counting(Arc<AtomicU32>);
 
 impl Store for Counting {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         Stub::Down.decide(charges)
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         Stub::Down.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         Stub::Down.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         Stub::Down.reset(policy, key)
     }
 
@@ -94,24 +94,24 @@ fn now<F: Future>(reply: Reply<F>) -> F::Output {
 struct Recorder(Arc<std::sync::Mutex<Vec<Policy>>>);
 
 impl Store for Recorder {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         self.0.lock().unwrap().extend(charges.iter().map(|charge| charge.policy.clone()));
         Stub::Admitting.decide(charges)
     }
 
-    fn settle(&self, receipt: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, _: Cost) -> Reply<BoxFuture<Settlement>> {
         self.0.lock().unwrap().push(receipt.policy.clone());
         Reply::ready(Ok(Settlement::Repeated))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.0.lock().unwrap().push(receipt.policy.clone());
         Reply::ready(Ok(Some(receipt.clone())))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
         Reply::ready(Ok(()))
     }
 }
@@ -231,12 +231,9 @@ fn local_store_decides_only_local_policies() {
         let policy = shed.into_iter().fold(policy, Policy::with_shed);
         for (store, is_local) in [(Stub::Down, by_down), (Stub::Overloaded, by_overloaded)] {
             let fallback = store.or_local(Stub::Admitting);
-            let source = |fallback: &Fallback<_, _>| {
-                now(fallback.peek(&policy, &Key::GLOBAL)).ok().map(|it| it.source())
-            };
+            let source = now(fallback.peek(&policy, &Key::GLOBAL)).ok().map(|it| it.source());
             let expected = is_local.then_some(Source::Local);
-            assert_eq!(source(&fallback), expected, "{on_store_error:?} {shed:?} {store:?}");
-            assert_eq!(source(&fallback.without_local()), None);
+            assert_eq!(source, expected, "{on_store_error:?} {shed:?} {store:?}");
         }
     }
 }
@@ -246,9 +243,9 @@ fn local_store_decides_only_local_policies() {
 struct Capped;
 
 impl Store for Capped {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         let exceeds = |charge: &Charge<'_>| charge.cost.get() > charge.policy.capacity();
         let decisions = charges.iter().map(|charge| {
             let decision = Decision::undecided(charge.policy.capacity());
@@ -266,15 +263,15 @@ impl Store for Capped {
         Reply::ready(Ok(Verdict::new(is_admitted, Timestamp::EPOCH, decisions)))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         Stub::Admitting.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         Stub::Admitting.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         Stub::Admitting.reset(policy, key)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Resolution, Timestamp};
 
-use crate::limiter::limiter;
+use crate::limiter::{limiter, receipt};
 
 const fn log(resolution: Resolution) -> Algorithm {
     Algorithm::SlidingWindowLog { resolution }
@@ -80,4 +80,17 @@ fn log_counts_at_last_instant() {
     let last = Timestamp::MAX.as_micros();
     let admitted = (0..5).filter(|_| key.request(last, 1).allows()).count();
     assert_eq!(admitted, 2);
+}
+
+/// A refund dropped the entries that had expired, so after a step back they no longer counted.
+#[test]
+fn refund_drops_no_charge_of_a_log() {
+    for resolution in [Resolution::Exact, Resolution::Thousandth] {
+        let mut key = limiter(&policy(4, 1_000, log(resolution)));
+        assert!(key.request(0, 2).allows());
+        let refunded = key.request(500, 1);
+        let charged = receipt(&refunded, 500, 1).expect("allowed");
+        assert_eq!(key.give_back(&charged, 1, 1_000), 1);
+        assert_eq!((key.consumed(999), key.consumed(1_000)), (2, 0));
+    }
 }

@@ -22,4 +22,5 @@ mod penalty;
 mod published;
 mod settle;
 mod settle_interval;
+mod sizes;
 mod trace;

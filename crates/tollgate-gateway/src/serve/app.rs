@@ -16,15 +16,16 @@ use tollgate::key::{KeyError, RequestHead};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
-use tollgate_config::path::PathRules;
+use tollgate_config::path::{PathRules, RequestPath};
 use tollgate_config::plan::upstream::Address;
 use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::decide::build::{self, Limiter, Parts, Preflight, ReadyRoute};
-use super::decide::client_identity::{ClientIdentity, Identity};
-use super::decide::denials::Denied;
+use super::decide::client_identity::Identity;
+use super::decide::denials::answered_by;
+use super::decide::facts::Facts;
 use super::decide::keys::{KeySet, KeySets};
 use super::decide::lists;
 use super::decide::llm::Llm;
@@ -38,7 +39,7 @@ use super::operations::access_log::AccessLog;
 use super::operations::summary::Summary;
 use crate::proxy::{
     Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning, ReadBody,
-    Received, RequestBody, Tunnels, Via, admit, admitted_path,
+    Received, RequestBody, Tunnels, Via, admit,
 };
 use crate::trace::{self, Tracing};
 
@@ -63,8 +64,6 @@ pub(super) struct Persistent<St> {
     /// The store contains the counters, so they survive a reload.
     pub(super) store: St,
     pub(super) files: Option<u64>,
-    /// The same store, without its local fallback.
-    pub(super) without_local: St,
     pub(super) tunnels: Tunnels,
     pub(super) failures: Failures,
     pub(super) via: Via,
@@ -101,11 +100,7 @@ impl<St: Inspect> App<St> {
         let identity =
             Identity::new(&plan, &persistent.key_sets, Some(&persistent.refused_tokens))?;
         let lists = lists::lists(&plan, &identity)?;
-        let rate_limits = RateLimits::new(
-            &plan,
-            [&persistent.store, &persistent.without_local],
-            &persistent.summary,
-        )?;
+        let rate_limits = RateLimits::new(&plan, &persistent.store, &persistent.summary)?;
         // Requests of both versions share one wait queue, so they keep their order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
@@ -120,7 +115,6 @@ impl<St: Inspect> App<St> {
         let parts = Parts {
             plan: &plan,
             store: &persistent.store,
-            without_local: &persistent.without_local,
             common: &common,
             identity: &identity,
             observer: &persistent.observer,
@@ -221,7 +215,7 @@ impl<St: Inspect> App<St> {
             + Send,
         S::Future: Send,
     {
-        let Meaning { host, upgrade } = match admit(&mut request, paths) {
+        let Meaning { host, original, upgrade } = match admit(&mut request, paths) {
             Ok(meaning) => meaning,
             Err(fault) => return refuse(fault, request.version()),
         };
@@ -241,20 +235,24 @@ impl<St: Inspect> App<St> {
             received,
             connection: Arc::clone(connection),
             host,
+            original,
             upgrade,
         });
-        let allowed = self.limiter(route, &mut request).and_then(|limiter| {
-            let inner = admitted(route, limiter.map(|limiter| &limiter.prices));
-            Ok((limiter, inner.ok_or_else(|| Fault::NoRoute.response())?))
+        let allowed = self.limiter(route, &request).and_then(|limited| {
+            let inner = admitted(route, limited.as_ref().map(|limited| &limited.limiter.prices));
+            Ok((limited, inner.ok_or_else(|| Fault::NoRoute.response())?))
         });
         let answered = match allowed {
-            Ok((Some(limiter), inner)) => {
+            Ok((Some(Limited { limiter, mut facts }), inner)) => {
                 let read = match &limiter.llm {
                     None => Ok(()),
-                    Some(plan) => Box::pin(self.read_call(&mut request, plan)).await,
+                    Some(plan) => Box::pin(self.read_call(&mut request, plan, &mut facts)).await,
                 };
                 match read {
-                    Ok(()) => limiter.layer.layer(inner).call(request).await,
+                    Ok(()) => {
+                        request.extensions_mut().insert(facts);
+                        limiter.layer.layer(inner).call(request).await
+                    }
                     Err(refused) => Ok(*refused),
                 }
             }
@@ -274,31 +272,31 @@ impl<St: Inspect> App<St> {
         &self,
         request: &mut Request<Admitted<B>>,
         plan: &LlmPlan,
+        facts: &mut Facts,
     ) -> Result<(), Box<Response<Body>>> {
-        let client = request.extensions().get::<ClientIdentity>().map(ClientIdentity::subject);
         // The limiter rejects a request with an ambiguous client, so its body is not read.
-        let Ok(client) = client.transpose() else { return Ok(()) };
-        let client = client.flatten();
+        let Ok(client) = facts.client.subject() else { return Ok(()) };
         // The limiter denies a request without a client, so its body is not read.
         let is_denied = client.is_none() && self.plan.on_missing_key == OnMissingKey::Deny;
         if is_denied || plan.budgets.is_empty() {
             return Ok(());
         }
-        self.llm.read(request, plan, client.map(|subject| subject.key)).await
+        let call = self.llm.read(request, plan, client.map(|subject| subject.key)).await?;
+        facts.call = Some(call);
+        Ok(())
     }
 
-    /// The limiter for a request, or `None` if the request is not limited. The limiter finds the
-    /// client in the extensions.
+    /// The limiter for a request, or `None` if the request is not limited.
     ///
     /// # Errors
     /// The response, if the request is rejected before any limiter.
     fn limiter<'a, B>(
         &'a self,
         route: &'a ReadyRoute<St>,
-        request: &mut Request<Admitted<B>>,
-    ) -> Result<Option<&'a Limiter<St>>, Box<Response<Body>>> {
+        request: &Request<Admitted<B>>,
+    ) -> Result<Option<Limited<'a, St>>, Box<Response<Body>>> {
         let listed = self.listed(request)?;
-        let (head, path) = (head(request), admitted_path(request.uri(), request.extensions()));
+        let (head, path) = (head(request), path(request));
         let limits = &route.plan.limits;
         let meeting = self.plan.meets(limits, listed, head.method, &path, head.is_preflight());
         match meeting.map_err(|fault| Fault::from(fault).response())? {
@@ -307,9 +305,8 @@ impl<St: Inspect> App<St> {
             // A preflight has no credentials, so only its address is known.
             Meeting::Preflight(_) => {
                 let Some(preflights) = &self.preflights else { return Ok(None) };
-                let client = preflights.client(&head);
-                request.extensions_mut().insert(client);
-                Ok(Some(&preflights.limiter))
+                let facts = Facts::new(preflights.client(&head));
+                Ok(Some(Limited { limiter: &preflights.limiter, facts }))
             }
             Meeting::Limits { api } => {
                 let client = self.identity.find(&head);
@@ -319,8 +316,8 @@ impl<St: Inspect> App<St> {
                 if client.is_unknown() {
                     self.summary.unknown_client();
                 }
-                request.extensions_mut().insert(client);
-                Ok(route.limiter(api))
+                let facts = Facts::new(client);
+                Ok(route.limiter(api).map(|limiter| Limited { limiter, facts }))
             }
         }
     }
@@ -348,7 +345,7 @@ impl<St: Inspect> App<St> {
         tracing::debug!(reason = denial.reason().code(), "deny");
         let problem = Problem::with_members(self.plan.members.clone());
         let mut response = denial.respond(self.format(request), &problem).map(Body::from);
-        response.extensions_mut().insert(Denied::of(denial));
+        response.extensions_mut().insert(answered_by(denial));
         Box::new(response)
     }
 
@@ -367,10 +364,22 @@ impl<St: Inspect> App<St> {
     }
 }
 
+/// A request's limiter, and the facts that it reads.
+struct Limited<'a, St> {
+    limiter: &'a Limiter<St>,
+    facts: Facts,
+}
+
 fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
     let mut head = RequestHead::of(request);
     head.extensions = &request.body().connection.extensions;
     head
+}
+
+/// The path in both spellings, if the upstream receives another than the limits see.
+fn path<B>(request: &Request<Admitted<B>>) -> RequestPath<'_> {
+    let original = request.body().original.as_ref().map(|original| original.path().into());
+    RequestPath { normal: request.uri().path().into(), original }
 }
 
 /// Answers a request with a fault. If the request's host or its end is unclear, so are the bytes

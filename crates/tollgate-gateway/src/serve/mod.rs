@@ -31,6 +31,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use self::app::Persistent;
 pub use self::decide::client_identity::{ClientIdentity, Identity};
+pub use self::decide::facts::Facts;
 pub use self::decide::key_sources::client_ip;
 use self::decide::keys::KeySets;
 pub use self::decide::lists::lists;
@@ -79,14 +80,13 @@ pub fn run(loader: Loader, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(loader, loaded, [store.clone(), store], metrics, spans))
+            runtime.block_on(serve(loader, loaded, store, metrics, spans))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
             runtime.block_on(async {
                 let store = redis::shared(&redis)?;
-                let stores = [store.clone(), store.without_local()];
-                let served = serve(loader, loaded, stores, metrics, spans).await;
+                let served = serve(loader, loaded, store.clone(), metrics, spans).await;
                 redis::return_leases(&store).await;
                 served
             })
@@ -101,7 +101,7 @@ pub fn run(loader: Loader, tracing: &Tracing) -> Result<ExitCode, Failure> {
 async fn serve<St: Inspect>(
     loader: Loader,
     loaded: Loaded,
-    [store, without_local]: [St; 2],
+    store: St,
     metrics: PrometheusHandle,
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
@@ -118,7 +118,6 @@ async fn serve<St: Inspect>(
     let persistent = Persistent {
         store,
         files: slots::open_files(),
-        without_local,
         tunnels: Tunnels::default(),
         failures: failures.clone(),
         via: Via::new(&name()).map_err(|error| format!("Via: {error}"))?,

@@ -18,6 +18,8 @@ use tollgate_memory::{Clock, MemoryStore};
 use tollgate_store_tests::reference::Reference;
 use tollgate_store_tests::{is_long, seeds};
 
+use crate::now;
+
 /// A clock that advances with each reading, and remembers each thread's last reading.
 #[derive(Clone, Debug, Default)]
 struct Ticking(Arc<AtomicU64>);
@@ -82,7 +84,7 @@ fn operations(
                 let index = rng.usize(..receipts.len());
                 let receipt = receipts[index].clone();
                 if receipt.policy.is_concurrency() && kind == 0 {
-                    let renewed = store.renew(&receipt).into_inner().expect("a permit");
+                    let renewed = now(store.renew(&receipt)).expect("a permit");
                     receipts[index] = renewed.clone().unwrap_or_else(|| receipt.clone());
                     Event::Renewed(receipt, renewed)
                 } else {
@@ -90,13 +92,13 @@ fn operations(
                         receipts.swap_remove(index);
                     }
                     let actual = Cost::new(rng.u64(..8));
-                    let settled = store.settle(&receipt, actual).into_inner().expect("has room");
+                    let settled = now(store.settle(&receipt, actual)).expect("has room");
                     Event::Settled(receipt, actual, settled)
                 }
             }
             3 if rng.u8(..8) == 0 => {
                 let (policy, key) = (rng.choice(policies).expect("a policy"), key(&mut rng));
-                store.reset(policy, &key).into_inner().expect("a reset cannot fail");
+                now(store.reset(policy, &key)).expect("a reset cannot fail");
                 Event::Reset(policy.clone(), key)
             }
             _ => {

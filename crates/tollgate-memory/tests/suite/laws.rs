@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Fallback, Key, Lease, Policy, Receipt, Reply, Resolution, Settlement,
-    Store, StoreError, StoreExt, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Fallback, Key, Lease, Policy, Receipt, Reply, Settlement, Store,
+    StoreError, StoreExt, Timestamp, Verdict,
 };
 use tollgate_memory::{ManualClock, MemoryStore, ThreadLeases};
 use tollgate_store_tests::law::{self, Subject, Timed};
@@ -28,6 +28,50 @@ mod memory {
         let (store, clock) = store();
         Timed::new(store, move |now| clock.set(now))
     });
+}
+
+/// A full store, in which most keys share an overflow entry per policy. This is less than a quota
+/// per key, so it passes laws about what is admitted at most.
+struct Full(Timed<Local, SetClocks>);
+
+impl Full {
+    fn new() -> Self {
+        let clock = ManualClock::default();
+        let store = MemoryStore::builder().clock(clock.clone()).shards(1).max_keys(2).build();
+        Self(Timed::new(store, Box::new(move |now| clock.set(now))))
+    }
+}
+
+impl Subject for Full {
+    /// Keys in an overflow entry share its time.
+    fn steps_back() -> bool {
+        false
+    }
+
+    /// Enforces all charges: a shadow charge takes no units from an overflow entry that an enforced
+    /// charge of the same request uses, even if the keys differ.
+    fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
+        let enforced = charges.iter().map(|charge| Charge { enforce: !charge.dry, ..*charge });
+        self.0.decide(&enforced.collect::<Vec<_>>(), now)
+    }
+
+    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
+        self.0.settle(receipt, actual, now)
+    }
+
+    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
+        self.0.renew(receipt, now)
+    }
+
+    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
+        self.0.reset(policy, key, now)
+    }
+}
+
+#[test]
+fn full_store_admits_no_more() {
+    law::versions_admit_no_more_than_alone(Full::new);
+    law::refunds_never_admit_more(Full::new);
 }
 
 mod thread_leases {
@@ -67,12 +111,6 @@ impl Subject for Leased {
     }
 
     fn adapt(policy: Policy) -> Policy {
-        // A leased unit is charged with its block, and a coarse log rounds that instant up, which a
-        // client that was denied before does not know.
-        let coarse = Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth };
-        if policy.algorithm() == Some(coarse) {
-            return policy;
-        }
         let lease = Lease::of(1, 2).ttl(Lease::MIN_TTL);
         policy.clone().with_lease(lease).unwrap_or(policy)
     }
@@ -89,7 +127,8 @@ fn obeyed_leases_pass() {
 
 #[test]
 fn leased_versions_are_bounded() {
-    law::versions_side_by_side(Leased::new);
+    law::versions_admit_no_more_than_alone(Leased::new);
+    law::smaller_versions_add_nothing(Leased::new);
     law::refunds_never_admit_more(Leased::new);
 }
 
@@ -98,10 +137,10 @@ fn leased_versions_are_bounded() {
 struct Failing<S>(S, Arc<AtomicBool>);
 
 impl<S: Store> Failing<S> {
-    fn or_fail<T: Send + 'static>(
-        &self,
-        call: impl FnOnce() -> Reply<S::Future<T>>,
-    ) -> Reply<S::Future<T>> {
+    fn or_fail<T, F>(&self, call: impl FnOnce() -> Reply<F>) -> Reply<F>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
         if self.1.load(Ordering::Relaxed) {
             return Reply::ready(Err(StoreError::not_charged("failing", "it was told to")));
         }
@@ -110,21 +149,21 @@ impl<S: Store> Failing<S> {
 }
 
 impl<S: Store> Store for Failing<S> {
-    type Future<T: Send + 'static> = S::Future<T>;
+    type Future = S::Future;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         self.or_fail(|| self.0.decide(charges))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         self.or_fail(|| self.0.settle(receipt, actual))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.or_fail(|| self.0.renew(receipt))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.or_fail(|| self.0.reset(policy, key))
     }
 }

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Store, Timestamp,
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, ReceiptId, Settlement, Store,
+    StoreExt, Timestamp,
 };
 use tollgate_memory::{Clock, ManualClock, MemoryStore};
 use tollgate_store_tests::reference::Reference;
@@ -70,5 +71,33 @@ fn step_back_changes_no_answer() {
             let expected = reference.decide(charges, verdict.decided_at());
             assert_eq!(verdict, expected, "seed {seed}, step {step}: {charges:#?}");
         }
+    }
+}
+
+/// After a reset, the key is charged under other numbers in the same microsecond. The receipt from
+/// before the reset must not refund these units.
+#[test]
+fn reset_voids_receipts_of_the_same_microsecond() {
+    let per_minute = |limit| Policy::fixed_window_counter("p", Quota::per_minute(limit)).unwrap();
+    let versions = [5, 7, 9].map(per_minute);
+    let key = Key::from("k");
+    // Before the reset, the key has one version or several.
+    for before in [1_u8, 2] {
+        let store = MemoryStore::builder().clock(ManualClock::default()).build();
+        let charge = |policy: &Policy, cost| {
+            let verdict = store.charge(policy, &key, Cost::new(cost)).into_inner().unwrap();
+            let charges = [Charge::new(policy, &key, Cost::new(cost))];
+            verdict.receipts(&charges, || ReceiptId(before.into())).next().unwrap()
+        };
+        let receipt = charge(&versions[0], 2);
+        if before > 1 {
+            charge(&versions[1], 2);
+        }
+        assert!(matches!(store.reset(&versions[0], &key).now(), Ok(Ok(()))));
+        charge(&versions[2], 4);
+        let Ok(settled) = store.settle(&receipt, Cost::ZERO).now() else { panic!("pending") };
+        assert_eq!(settled.unwrap(), Settlement::Returned { units: 0 }, "{before}");
+        let peek = store.charge(&versions[2], &key, Cost::ZERO).into_inner().unwrap();
+        assert_eq!(peek.decisions()[0].remaining, 5, "{before}");
     }
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tollgate_core::StoreError;
 
-use super::Combiner;
-use super::call::Sent;
+use super::{Combiner, Sent};
 use crate::encode::Batch;
 use crate::failure::{Failure, STORE};
 use crate::node::Node;
 use crate::reply::{Reply, Row};
-use crate::ticket::{CallAnswer, Leased, Request, Ticket};
+use crate::ticket::{Answer, Leased, Request, Ticket};
 
 impl Combiner {
     /// Answers the requests, and returns those to resend immediately. Their keys are on another
@@ -36,25 +35,23 @@ impl Combiner {
                 Row::Verdict(verdict, frozen) => {
                     let between = sent.moment..received_at;
                     self.deny_cache.learn(ticket, &verdict, &frozen, between);
-                    Ok(CallAnswer::Verdict(verdict))
+                    Ok(Answer::Verdict(verdict))
                 }
-                Row::Settlement(settlement) => Ok(CallAnswer::Settlement(settlement)),
-                Row::Leased(granted) => Ok(CallAnswer::Leased(Leased {
-                    granted,
-                    decided_at: reply.now,
-                    sent: sent.moment,
-                })),
+                Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                Row::Leased(granted) => {
+                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent: sent.moment }))
+                }
                 Row::Renewal(begun) => {
                     let renewed = |at| match &ticket.request {
                         Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),
                         _ => None,
                     };
-                    Ok(CallAnswer::Renewal(begun.and_then(renewed)))
+                    Ok(Answer::Renewal(begun.and_then(renewed)))
                 }
                 Row::Reset => {
                     // Denials from before the reset may have been stored since this was sent.
                     self.deny_cache.forget();
-                    Ok(CallAnswer::Reset(()))
+                    Ok(Answer::Reset)
                 }
                 Row::Fault { fault, key } => {
                     let key = batch.keys().nth(key).unwrap_or_default();
@@ -134,7 +131,7 @@ mod tests {
     use super::*;
     use crate::RedisStore;
     use crate::names::Name;
-    use crate::ticket::{Awaited, OwnedCharge};
+    use crate::ticket::OwnedCharge;
 
     /// A store and its server's node. The node believes that the server's clock is a minute ahead.
     fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Node>, Instant) {
@@ -147,7 +144,7 @@ mod tests {
     }
 
     fn request(deadline: Instant) -> Arc<Ticket> {
-        Arc::new(Awaited::<()>::new(Request::Reset { state: Name::new() }, 0, 0, deadline))
+        Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, 0, deadline))
     }
 
     /// Sends an old request, which is late by now, and a new request. Redis rejects both at `now`.
@@ -178,7 +175,7 @@ mod tests {
         let charge = Charge::new(&policy, &Key::GLOBAL, Cost::ONE);
         let charges = [OwnedCharge::new(Name::new(), &charge)].into_iter().collect();
         let epoch = combiner.deny_cache.epoch();
-        let decide = Awaited::<Verdict>::new(Request::Decide(charges), 0, epoch, start);
+        let decide = Ticket::new(Request::Decide(charges), 0, epoch, start);
         let (now, wait) = (Timestamp::from_micros(60_000_000), Micros::new(60_000_000));
         let outcome = Outcome::Deny { retry_after: wait };
         let decision = Decision { outcome, ..Decision::undecided(1) };

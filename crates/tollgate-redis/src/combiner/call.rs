@@ -9,21 +9,11 @@ use tollgate_core::{StoreError, Timestamp};
 
 use super::deadlines::Unanswered;
 use super::redirect::Route;
-use super::{Combiner, Lane};
-use crate::clock::Moment;
+use super::{Combiner, Lane, Sent};
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::pace::Ended;
 use crate::ticket::{Request, Ticket};
-
-/// Just before a call was sent.
-#[derive(Clone, Copy)]
-pub(super) struct Sent {
-    /// By the clock for deadlines and timers.
-    pub(super) instant: Instant,
-    /// By the clock for leases and remembered denials.
-    pub(super) moment: Moment,
-}
 
 impl Combiner {
     /// Sends requests to a server and answers them. Requests that it rejects because another server

@@ -12,11 +12,13 @@
 //!    together. `deadlines.rs` answers requests whose deadline passes meanwhile.
 //! 4. `answers.rs`: each request gets its answer from the reply, or an error.
 //! 5. `redirect.rs`: requests that a node redirects are sent to the other node in a separate call.
+//!    `detached.rs` drives calls without a caller.
 //! 6. [`RedisFuture`](crate::RedisFuture) takes the answer from the [`Ticket`].
 
 mod answers;
 mod call;
 mod deadlines;
+mod detached;
 mod lane;
 mod redirect;
 mod submit;
@@ -29,7 +31,8 @@ use std::sync::atomic::AtomicU64;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::clock::Clock;
+pub(crate) use self::detached::Detached;
+use crate::clock::{Clock, Moment};
 use crate::deny_cache::DenyCache;
 use crate::ids::Ids;
 use crate::pace::Bounds;
@@ -62,6 +65,15 @@ pub(super) enum Lane {
     Task,
     /// Outside the lanes, because another node redirected it here.
     Aside,
+}
+
+/// Just before a call was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    /// By the clock for deadlines and timers.
+    instant: Instant,
+    /// By the clock for leases and remembered denials.
+    moment: Moment,
 }
 
 /// A call that a request's caller drives while it waits for the answer.

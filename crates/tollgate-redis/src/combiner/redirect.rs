@@ -7,9 +7,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep_until, timeout_at};
 use tollgate_core::StoreError;
 
-use super::{Combiner, Drive, Lane, NO_SERVER};
+use super::{Combiner, Detached, Drive, Lane, NO_SERVER};
 use crate::failure::{Failure, Refusal, STORE};
-use crate::future::Detached;
 use crate::host_port::HostPort;
 use crate::node::Node;
 use crate::ticket::Ticket;
@@ -172,7 +171,7 @@ mod tests {
     use super::*;
     use crate::RedisStore;
     use crate::names::Name;
-    use crate::ticket::{Awaited, Request};
+    use crate::ticket::Request;
 
     #[tokio::test(start_paused = true)]
     async fn handed_over_request_keeps_its_deadline() {
@@ -183,9 +182,8 @@ mod tests {
         let hand_over = |deadline| {
             let deadline = start + Duration::from_millis(deadline);
             let request = Request::Reset { state: Name::new() };
-            let ticket = Arc::new(Awaited::<()>::new(request, 0, 0, deadline));
-            let any: Arc<Ticket> = ticket.clone();
-            combiner.hand_over(&node, &any);
+            let ticket = Arc::new(Ticket::new(request, 0, 0, deadline));
+            combiner.hand_over(&node, &ticket);
             ticket
         };
         for _ in 0..4 {
@@ -205,7 +203,7 @@ mod tests {
         let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
         drop(runtime);
         let last = Instant::now() + Duration::from_secs(60);
-        let ticket = Awaited::<()>::new(Request::Reset { state: Name::new() }, 0, 0, last);
+        let ticket = Ticket::new(Request::Reset { state: Name::new() }, 0, 0, last);
         let ticket = Arc::new(ticket);
         store.0.combiner.go_on(vec![ticket.clone()], Redirects::default());
         let answer = ticket.poll(&mut Context::from_waker(Waker::noop()));

@@ -78,6 +78,9 @@ struct Entries {
     swept: Moment,
 }
 
+/// The longest time to remember a denial by default.
+pub(crate) const DEFAULT_BOUND: Duration = Duration::from_secs(1);
+
 /// The maximum number of entries. Further keys are not remembered, because a flood of different
 /// keys must not use unbounded memory.
 const MOST: usize = 4096;

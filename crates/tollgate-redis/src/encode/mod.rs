@@ -223,6 +223,11 @@ impl Batch {
         number
     }
 
+    /// Returns the policy of a request's sum.
+    pub(crate) fn policy(&self, sum: &Sum) -> &Policy {
+        &self.forms[usize::from(sum.form)].0
+    }
+
     /// Returns a form's index and offset. A linear search suffices, because a call has only a few
     /// forms.
     fn form(&mut self, policy: &Policy) -> (u16, u64) {

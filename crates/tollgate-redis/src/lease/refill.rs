@@ -5,14 +5,13 @@ use std::sync::{Arc, Weak};
 
 use scopeguard::{ScopeGuard, guard};
 use tokio::time::Instant;
-use tollgate_core::Charge;
+use tollgate_core::{BoxFuture, Charge};
 
 use super::blocks::{Plan, Returned};
 use super::key::LeasedKey;
 use crate::encode::Ask;
-use crate::future::RedisFuture;
 use crate::store::{Inner, RedisStore};
-use crate::ticket::{Leased, Request};
+use crate::ticket::{Answer, Leased, Request};
 
 impl RedisStore {
     /// Counts a request that Redis must decide. If all keys are busy, they get refill tasks. Blocks
@@ -115,10 +114,14 @@ async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
 }
 
 /// Reports spent units to Redis, and requests a new block.
-fn call(store: &RedisStore, key: &LeasedKey, spent: &Returned, ask: Ask) -> RedisFuture<Leased> {
+fn call(store: &RedisStore, key: &LeasedKey, spent: &Returned, ask: Ask) -> BoxFuture<Leased> {
     let (state, policy) = (key.state.clone(), key.policy.clone());
     let request = Request::Lease { state, policy, spent: spent.spent(), ask };
-    store.submit(request)
+    let answer = store.submit(request);
+    answer.boxed(|it| match it {
+        Answer::Leased(leased) => Some(leased),
+        _ => None,
+    })
 }
 
 async fn wait(key: &LeasedKey, at: Option<Instant>) {

@@ -58,14 +58,10 @@ impl Topology {
         Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery: None })
     }
 
-    /// Starts to discover a Cluster's nodes from those `seeds` that answer. Must be called in a
-    /// tokio runtime.
-    pub(crate) fn cluster(seeds: Vec<HostPort>, connect: Connect) -> Arc<Self> {
+    /// Creates a topology with no known node.
+    fn undiscovered(discovery: Discovery) -> Self {
         let map = Map { slots: vec![None; SLOTS], ..Map::default() };
-        let discovery = Some(Discovery::new(seeds, connect));
-        let topology = Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery });
-        topology.discover();
-        topology
+        Self { map: RwLock::new(map), news: Notify::new(), discovery: Some(discovery) }
     }
 
     /// Stops discovering nodes.

@@ -7,8 +7,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Topology;
-use super::discovery::{Discovery, PERIOD};
+use super::discovery::{Connect, Discovery, PERIOD};
 use super::slots::{Part, parse};
+use crate::host_port::HostPort;
 use crate::node::Node;
 use crate::random::Random;
 
@@ -27,12 +28,15 @@ const LONGEST_ANSWER: Duration = Duration::from_millis(500);
 const SECOND_ANSWER: Duration = Duration::from_millis(50);
 
 impl Topology {
-    /// Starts the task that queries nodes.
-    pub(super) fn discover(self: &Arc<Self>) {
-        let task = tokio::spawn(run(Arc::clone(self)));
-        if let Some(discovery) = &self.discovery {
+    /// Starts to discover a Cluster's nodes from those `seeds` that answer. Must be called in a
+    /// tokio runtime.
+    pub(crate) fn cluster(seeds: Vec<HostPort>, connect: Connect) -> Arc<Self> {
+        let topology = Arc::new(Self::undiscovered(Discovery::new(seeds, connect)));
+        let task = tokio::spawn(run(Arc::clone(&topology)));
+        if let Some(discovery) = &topology.discovery {
             *discovery.task.lock() = Some(task.abort_handle());
         }
+        topology
     }
 }
 

@@ -269,7 +269,7 @@ fn spread(world: &World, first: &[usize]) {
 }
 
 /// Stops a server's process, unless it is down.
-async fn pause(world: &World, server: usize, lasts: Duration) {
+pub(crate) async fn pause(world: &World, server: usize, lasts: Duration) {
     {
         let mut state = world.lock();
         if state.servers[server].condition != Condition::Works {

@@ -8,6 +8,8 @@ use std::time::Duration;
 use fastrand::Rng;
 
 pub(crate) use self::happen::fail_over;
+#[cfg(test)]
+pub(crate) use self::happen::pause;
 use crate::server::Restart;
 
 /// A fault; some last for a time.

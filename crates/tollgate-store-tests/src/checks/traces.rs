@@ -105,6 +105,9 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                 let (policy, key) = (&policies[0], &keys[0]);
                 store.reset(policy, key).await.expect("the store resets");
                 reference.reset(policy, key, now);
+                // A charge in the same microsecond can be told apart from charges before the reset
+                // only if there were none, which a store that has forgotten the key does not know.
+                harness.advance(Micros::new(1));
             }
         }
     }

@@ -1,8 +1,10 @@
 //! Policies with several quotas: reloads, tiers, and replicas of two versions.
 
-use tollgate_core::{Cost, Key};
+use std::time::Duration;
 
-use super::{MODES, charge, decide, policy, remaining};
+use tollgate_core::{Cost, Key, Micros};
+
+use super::{MODES, advance, charge, decide, policy, remaining, timed};
 use crate::Harness;
 
 /// Raising or lowering a limit does not forgive consumed units.
@@ -53,5 +55,25 @@ pub async fn changed_algorithm_preserves_consumed_units<H: Harness>(_: &H, store
             ];
             assert!(!decide(store, &both).await.is_admitted(), "{name}");
         }
+    }
+}
+
+/// A key has up to four versions. Once the fifth is used, units that only the oldest counted no
+/// longer count.
+pub async fn fifth_version_replaces_the_oldest<H: Harness>(harness: &H, store: &H::Store) {
+    for count in [4, 5] {
+        let name = format!("{count} versions");
+        let key = Key::from("k");
+        let oldest = policy(&name, 100, MODES[0]);
+        charge(store, &oldest, &key, 80).await;
+        for limit in (101..).take(count - 1) {
+            let short = timed(&name, limit, Duration::from_secs(60), MODES[0]);
+            charge(store, &short, &key, 1).await;
+        }
+        // The shorter versions forget their units.
+        advance(harness, Micros::new(120_000_000));
+        let used = 79 + count as u64;
+        let left = if count <= 4 { 100 - used } else { 100 };
+        assert_eq!(remaining(store, &oldest, &key).await, left, "{name}");
     }
 }

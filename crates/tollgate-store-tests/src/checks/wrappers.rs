@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 
 use tollgate_core::{
-    Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store,
+    StoreError,
 };
 
 /// The inner store in [`wrapper_returns_inner_store_properties`].
@@ -32,27 +33,27 @@ pub fn wrapper_returns_inner_store_properties<W: Store>(wrap: impl Fn(Inside) ->
 const REPLICAS: Option<NonZeroU32> = NonZeroU32::new(7);
 
 impl Inside {
-    fn answer<T>() -> Reply<NeverPending<Result<T, StoreError>>> {
+    fn answer<T, F: Future<Output = Result<T, StoreError>>>() -> Reply<F> {
         Reply::ready(Err(StoreError::not_charged("inside", "it decides nothing")))
     }
 }
 
 impl Store for Inside {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, _: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, _: &[Charge<'_>]) -> Reply<Self::Future> {
         Self::answer()
     }
 
-    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, _: &Receipt, _: Cost) -> Reply<BoxFuture<Settlement>> {
         Self::answer()
     }
 
-    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, _: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         Self::answer()
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
         Self::answer()
     }
 

@@ -13,15 +13,16 @@ use super::shrink::hold;
 /// What a version of a quota has admitted alone satisfies this version's own definition at every
 /// instant, also if other versions are used side by side. So all versions together never admit
 /// more than the sum of what each admits alone.
-///
+pub fn versions_admit_no_more_than_alone<S: Subject>(make: impl Fn() -> S) {
+    hold("versions_admit_no_more_than_alone", make, Mix::default(), never_more);
+}
+
 /// If one of two versions has the same algorithm and at least the other's limit, burst and rate,
-/// both together satisfy this larger version's definition. Debts are left out there, because a
+/// both together satisfy this larger version's definition. Debts are left out here, because a
 /// smaller bucket does not count a debt beyond its own capacity.
-pub fn versions_side_by_side<S: Subject>(make: impl Fn() -> S) {
-    let name = "versions_side_by_side";
-    hold(name, &make, Mix::default(), never_more);
+pub fn smaller_versions_add_nothing<S: Subject>(make: impl Fn() -> S) {
     let mix = Mix { versions: Versions::Pair, debts: false, clock_steps: false, ..Mix::default() };
-    hold(name, &make, mix, larger_version_alone);
+    hold("smaller_versions_add_nothing", make, mix, larger_version_alone);
 }
 
 /// A refund is as if its units had never been charged: at every instant, the store has no more

@@ -68,8 +68,17 @@ pub(super) fn history(seed: u64, mix: Mix) -> History {
     let steps_back = mix.clock_steps && rng.u8(..3) == 0;
     let mix = Mix { clock_steps: steps_back, resets: mix.resets && !steps_back, ..mix };
     let mut writer = Writer { rng, mix, policies: &policies, current: Vec::new() };
+    writer.current = writer.choose_versions();
     let count = writer.rng.usize(8..60);
-    let steps = (0..count).map(|id| writer.step(id)).collect();
+    let mut steps = Vec::new();
+    while steps.len() < count {
+        if writer.rng.u8(..16) == 0 {
+            writer.late_refund(&mut steps);
+        } else {
+            let step = writer.step(steps.len());
+            steps.push(step);
+        }
+    }
     History { policies, steps }
 }
 
@@ -86,7 +95,7 @@ impl Writer<'_> {
     fn step(&mut self, id: usize) -> Step {
         let after = self.gap();
         // Sometimes a version is in force for a while, and sometimes several are side by side.
-        if self.current.is_empty() || self.rng.u8(..5) == 0 {
+        if self.rng.u8(..5) == 0 {
             self.current = self.choose_versions();
         }
         let of = id.saturating_sub(1 + self.rng.usize(..12));
@@ -102,6 +111,30 @@ impl Writer<'_> {
             _ => Action::Ask(self.charges()),
         };
         Step { id, after, action }
+    }
+
+    /// Two requests of a client reserve units, and one of them gets its units back. The bucket
+    /// drains, a third request takes some units, and only then the other one is settled. Random
+    /// steps are rarely in this order, in which a refund could return units of the third request.
+    fn late_refund(&mut self, steps: &mut Vec<Step>) {
+        let (policy, key) = (self.policy(), self.rng.usize(..KEY_COUNT));
+        let (capacity, quota) = (self.policies[policy].capacity(), self.policies[policy].quota());
+        let drains = self.policies[policy].window().get() * capacity / quota.limit();
+        let half = capacity.div_ceil(2);
+        let costs = [self.rng.u64(1..=half), self.rng.u64(1..=half), self.rng.u64(1..=capacity)];
+        let [first, second, third] = costs.map(|cost| {
+            let charge = Asked { nth: 0, policy, key, cost, enforce: true, dry: false };
+            Action::Ask(vec![charge])
+        });
+        let id = steps.len();
+        let early = self.rng.usize(..2);
+        let mut settle = |of| Action::Settle { of, nth: 0, actual: self.actual() };
+        let [early, late] = [id + early, id + 1 - early].map(&mut settle);
+        for (index, action) in [first, second, early, third, late].into_iter().enumerate() {
+            let most = if index == 3 { drains } else { drains / 16 };
+            let after = self.rng.u64(..=most).cast_signed();
+            steps.push(Step { id: id + index, after, action });
+        }
     }
 
     fn choose_versions(&mut self) -> Vec<usize> {

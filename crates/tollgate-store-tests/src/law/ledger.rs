@@ -32,6 +32,8 @@ pub(super) struct Charges {
     changed: u64,
     /// When a version's charges were over, at the latest.
     over: BTreeMap<usize, u64>,
+    /// Charges that were over, if the clock has stepped back since.
+    forgotten: BTreeSet<ReceiptId>,
     /// Quotas that a version may have granted again, because the clock stepped back.
     again: BTreeMap<usize, u64>,
     /// Whether a renewal may not have been counted in full.
@@ -120,8 +122,15 @@ impl<'a> Ledger<'a> {
         let id = made.receipt.id;
         match settlement {
             Settlement::Returned { units } => {
+                let versions = self.history.versions(self.history.policies[made.policy].name());
                 let charges = self.of(made, at);
                 charges.flow.push(Units { at, units: -units.cast_signed() });
+                if charges.forgotten.contains(&id) {
+                    // A charge in the same microsecond cannot be told apart from this charge.
+                    for version in versions {
+                        *charges.again.entry(version).or_default() += units;
+                    }
+                }
                 if let Some(entry) = charges.entries.iter_mut().find(|entry| entry.id == id) {
                     entry.units = entry.units.min(actual);
                 }
@@ -164,6 +173,8 @@ impl<'a> Ledger<'a> {
                 let own = charges.own(policy);
                 let is_over = definition::counted(&self.history.policies[policy], &own, now) == 0;
                 if is_over && !own.is_empty() {
+                    let over = charges.entries.iter().filter(|entry| entry.policy == policy);
+                    charges.forgotten.extend(over.map(|entry| entry.id));
                     charges.entries.retain(|entry| entry.policy != policy || entry.is_permit);
                     let seen = own.last().map_or(now, |last| now.max(last.at));
                     charges.over.insert(policy, seen);

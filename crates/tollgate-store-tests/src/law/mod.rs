@@ -14,7 +14,8 @@
 //! | law | see |
 //! |---|---|
 //! | a client that waits as long as it was told is allowed then | [`obeyed_waits_pass`] |
-//! | each version of a quota admits no more than alone, and less if a larger one is used beside it | [`versions_side_by_side`] |
+//! | each version of a quota admits no more than alone | [`versions_admit_no_more_than_alone`] |
+//! | a version and a smaller one beside it admit no more than the larger one alone | [`smaller_versions_add_nothing`] |
 //! | a refund never lets more requests pass than if its units had never been charged | [`refunds_never_admit_more`] |
 //! | permits in flight never exceed the maximum of the version that admits | [`permits_stay_below_every_maximum`] |
 //! | a refund never makes a client wait longer | [`refunds_never_lengthen_waits`] |
@@ -36,7 +37,7 @@ mod waits;
 
 pub use self::bounds::{
     fewer_is_bounded, permits_stay_below_every_maximum, refunds_never_admit_more,
-    versions_side_by_side,
+    smaller_versions_add_nothing, versions_admit_no_more_than_alone,
 };
 pub use self::repeat::{denials_change_nothing, shadow_changes_nothing};
 pub use self::subject::{Subject, Timed};
@@ -49,7 +50,8 @@ macro_rules! law_tests {
     ($make:expr) => {
         $crate::law_tests!(@each $make, law:{
             obeyed_waits_pass,
-            versions_side_by_side,
+            versions_admit_no_more_than_alone,
+            smaller_versions_add_nothing,
             refunds_never_admit_more,
             permits_stay_below_every_maximum,
             refunds_never_lengthen_waits,
@@ -67,6 +69,7 @@ macro_rules! law_tests {
             logs_of_two_windows_take_turns,
             rolling_deployment_of_logs,
             refunds_share_the_refill,
+            late_refund_keeps_later_charges,
             successes_are_not_counted,
             refund_keeps_the_interval,
             shorter_permits_count_longer_ones,

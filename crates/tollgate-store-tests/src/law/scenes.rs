@@ -167,6 +167,21 @@ pub fn refunds_share_the_refill<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.remaining(&tokens), 98_800);
 }
 
+/// Two requests reserve ten units each, and one gets its units back. After the bucket has refilled
+/// the other ten, a third request takes ten units, which settling the other request does not return.
+pub fn late_refund_keeps_later_charges<S: Subject>(make: impl Fn() -> S) {
+    let mut scene = Scene::start(make);
+    let bucket = policy(100, 100, BUCKET);
+    let late = scene.charge(&bucket, 10);
+    let early = scene.charge(&bucket, 10);
+    scene.settle(&early, 0);
+    assert_eq!(scene.remaining(&bucket), 90);
+    scene.at(10.0);
+    scene.charge(&bucket, 10);
+    scene.settle(&late, 0);
+    assert_eq!(scene.remaining(&bucket), 90);
+}
+
 /// Fifty requests reserve a unit that only failures cost, and all succeed.
 pub fn successes_are_not_counted<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);

@@ -19,6 +19,7 @@ const MOST_TRIES: usize = 4_000;
 /// If a history breaks it. The message contains a short history that does.
 pub(super) fn hold<S: Subject>(law: &str, make: impl Fn() -> S, mix: Mix, check: Check<S>) {
     let mut left = S::steps();
+    let mix = Mix { clock_steps: mix.clock_steps && S::steps_back(), ..mix };
     for seed in seeds(u64::MAX) {
         let mut history = generate::history(seed, mix);
         history.policies = history.policies.into_iter().map(S::adapt).collect();

@@ -42,6 +42,12 @@ pub trait Subject {
         0
     }
 
+    /// Whether the clock may step back. A key's time then stops, so this is only meaningful if other
+    /// keys cannot advance it.
+    fn steps_back() -> bool {
+        true
+    }
+
     /// The number of steps with which to check each law. A million in long tests.
     fn steps() -> usize {
         if is_long() { 1_000_000 } else { 12_000 }

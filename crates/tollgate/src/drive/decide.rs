@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use tollgate_core::{Micros, Store, Timestamp, Verdict};
+use tollgate_core::{Micros, Store, Timestamp};
 use tollgate_engine::{Arrival, Conclusion, Question, Rejection, Request};
 
 use super::driver::{Decided, Driver, Next};
@@ -84,7 +84,7 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         self: &Arc<Self>,
         decided: &mut Decided,
         timer: DecisionTimer,
-        reply: St::Future<Verdict>,
+        reply: St::Future,
         patience: Micros,
     ) -> Progress<St, X> {
         let charges = mem::take(&mut decided.charges);

@@ -1,6 +1,6 @@
 //! What requests share: the store, the limits, and the records of decisions.
 
-use tollgate_core::{AnyStore, Cost, Micros, Reply, Store, StoreError, Timestamp, Verdict};
+use tollgate_core::{AnyStore, Cost, Micros, Reply, Store, StoreError, Timestamp};
 use tollgate_engine::{
     AppliedLimit, Charges, Conclusion, Limits, Mode, Question, Refunds, Rejection, Request, Step,
 };
@@ -71,11 +71,7 @@ impl<St: Store, X> Driver<St, X> {
 
     /// Asks the store about these charges.
     #[inline(always)]
-    pub(super) fn ask(
-        &self,
-        question: Question,
-        applied: &[AppliedLimit],
-    ) -> Reply<St::Future<Verdict>> {
+    pub(super) fn ask(&self, question: Question, applied: &[AppliedLimit]) -> Reply<St::Future> {
         match (question, applied) {
             (Question::Charge, [applied]) => self.store.decide(&[self.limits.charge(applied)]),
             _ => self.store.decide(&question.charges(&self.limits, applied)),
@@ -144,7 +140,7 @@ impl<St: Store, X> Driver<St, X> {
         request: &mut Request,
         mut step: Step,
         now: impl Fn() -> Timestamp,
-    ) -> Result<Conclusion, Next<St::Future<Verdict>>> {
+    ) -> Result<Conclusion, Next<St::Future>> {
         loop {
             step = match step {
                 Step::Done(conclusion) => return Ok(conclusion),

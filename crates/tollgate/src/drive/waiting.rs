@@ -26,7 +26,7 @@ pub(super) fn for_step<St: Store, X: Send + Sync + 'static>(
     driver: &Arc<Driver<St, X>>,
     request: Request,
     mut timer: DecisionTimer,
-    next: Next<St::Future<Verdict>>,
+    next: Next<St::Future>,
     patience: Micros,
 ) -> Waiting<St, X> {
     let mut asked = Asked { driver: Arc::clone(driver), request, next: Some(next) };
@@ -51,7 +51,7 @@ pub(super) fn for_step<St: Store, X: Send + Sync + 'static>(
 struct Asked<St: Store, X: Send + Sync + 'static> {
     driver: Arc<Driver<St, X>>,
     request: Request,
-    next: Option<Next<St::Future<Verdict>>>,
+    next: Option<Next<St::Future>>,
 }
 
 impl<St: Store, X: Send + Sync + 'static> Asked<St, X> {

@@ -56,7 +56,7 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [metrics]: https://docs.rs/tollgate/latest/tollgate/metrics
+/// [metrics]: https://docs.rs/tollgate/latest/tollgate/observe
 pub struct RateLimitLayerBuilder<St> {
     store: St,
     limits: Vec<Limit>,

@@ -79,14 +79,13 @@ fn check_header_names(limits: &[Limit]) -> Result<(), LayerError> {
     Ok(())
 }
 
-/// A policy with a local fallback needs a local store, and a local store needs such a policy.
+/// A policy with a local fallback needs a local store.
 fn check_local(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerError> {
     let has_local = store.has_local_fallback();
     let default = if has_local { OnStoreError::Local } else { OnStoreError::Open };
     limits.iter_mut().for_each(|limit| limit.default_on_store_error(default));
-    match (limits.iter().find(|limit| limit.policy.may_fall_back()), has_local) {
-        (Some(limit), false) => Err(LayerError::NoLocalStore(limit.policy.name().to_owned())),
-        (None, true) => Err(LayerError::LocalStoreUnused),
+    match limits.iter().find(|limit| limit.policy.may_fall_back()) {
+        Some(limit) if !has_local => Err(LayerError::NoLocalStore(limit.policy.name().to_owned())),
         _ => Ok(()),
     }
 }
@@ -237,14 +236,6 @@ pub enum LayerError {
          `OnStoreError::Closed`"
     )]
     NoLocalStore(String),
-
-    /// The store has a local store that no policy uses.
-    #[error(
-        "the store has a local fallback, but no policy uses it: remove \
-         `.with_on_store_error(..)` from a policy, or give the layer the store without \
-         `.or_local(..)`"
-    )]
-    LocalStoreUnused,
 
     /// A cost by method or route is above a policy's capacity, so the policy would always deny
     /// these requests.

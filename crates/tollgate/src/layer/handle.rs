@@ -1,11 +1,10 @@
 //! A type-erased layer, for the admin router and metrics.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tollgate_core::{
-    AnyStore, Charge, Cost, Key, Receipt, Reply, Settlement, Store, StoreError, Verdict,
+    AnyStore, BoxFuture, Charge, Cost, Key, Receipt, Reply, Settlement, Store, Verdict,
 };
 
 use super::service::{RateLimit, RateLimitLayer};
@@ -20,8 +19,6 @@ use crate::tier::Tier;
 /// the same layer.
 #[derive(Clone)]
 pub struct LayerHandle(Arc<dyn AnyLayer>);
-
-type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<St: Inspect, M> RateLimitLayer<St, M> {
     /// Returns a handle to this layer.
@@ -55,7 +52,7 @@ impl LayerHandle {
 
     /// Returns the decision for `key` under a limit, without charging it. All tiers share the same
     /// state, but the remaining units depend on the tier's quota.
-    pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Reply<Boxed<Verdict>> {
+    pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Reply<BoxFuture<Verdict>> {
         self.0.store().decide(&[Charge::new(limit.policy_in(tier), key, Cost::ZERO)])
     }
 
@@ -65,12 +62,12 @@ impl LayerHandle {
     }
 
     /// Resets the used units of `key` under a limit.
-    pub fn reset(&self, limit: &Limit, key: &Key) -> Reply<Boxed<()>> {
+    pub fn reset(&self, limit: &Limit, key: &Key) -> Reply<BoxFuture<()>> {
         self.0.store().reset(limit.policy(), key)
     }
 
     /// Corrects a charge. See [`Store::settle`](crate::Store::settle).
-    pub fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>> {
+    pub fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         self.0.store().settle(receipt, actual)
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::{Cost, Key, Policy, Store, StoreError};
-use tollgate_engine::{Charges, Question};
+use tollgate_core::{Charge, Cost, Key, Policy, Store, StoreError};
+use tollgate_engine::Charges;
 
 use super::acquire::Acquire;
 use super::error::AcquireError;
@@ -101,7 +101,9 @@ impl<St: Store> Limiter<St> {
         for number in 0..limits.len() {
             charges.push(face.applied(limits, number, key, Cost::ZERO), limits);
         }
-        let reply = store.decide(&Question::Peek.charges(limits, &charges));
+        let peeks = limits.charges(&charges).into_iter();
+        let peeks: Vec<_> = peeks.map(|charge| Charge { cost: Cost::ZERO, ..charge }).collect();
+        let reply = store.decide(&peeks);
         charges.fill_in(&reply.await?);
         Ok(Verdicts::of(limits, &charges))
     }

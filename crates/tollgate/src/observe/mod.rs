@@ -1,5 +1,5 @@
 //! Metrics for decisions, and reports on stores and policies for operators, with the feature
-//! `metrics`.
+//! `metrics`. [`Origin`] needs no feature.
 //!
 //! The metrics use the facade of the crate [`metrics`](https://docs.rs/metrics), which forwards
 //! them to the program's recorder. Counting adds about 100 ns to a request in memory. Install the
@@ -41,6 +41,7 @@
 //! | `top.rs` | the most denied clients |
 //! | `timer.rs` | decision durations |
 //! | `report.rs`, `refresh.rs` | store reports, and the gauges set from them |
+//! | `origin.rs` | addresses of admin pages |
 
 #[cfg(feature = "metrics")]
 mod endpoint;
@@ -48,6 +49,7 @@ mod endpoint;
 mod metric;
 #[cfg(feature = "metrics")]
 mod observer;
+mod origin;
 mod outcome;
 #[cfg(feature = "metrics")]
 mod policy;
@@ -68,6 +70,7 @@ pub(crate) use self::metric::name;
 pub use self::metric::{METRICS, Metric, MetricKind, buckets, describe};
 #[cfg(feature = "metrics")]
 pub use self::observer::{Denials, Observer};
+pub use self::origin::{Origin, OriginError};
 pub(crate) use self::outcome::{CountedOutcome, source_name};
 #[cfg(feature = "metrics")]
 pub(crate) use self::policy::Waiting;

@@ -32,7 +32,6 @@ impl Harness for Wrapped {
 fn wrappers_forward_store_properties() {
     wrapper_returns_inner_store_properties(|store| store.or_local(memory().1));
     wrapper_returns_inner_store_properties(AnyStore::new);
-    wrapper_returns_inner_store_properties(|store| store.or_local(memory().1).without_local());
 }
 
 mod of_all_wrappers {

@@ -104,7 +104,6 @@ fn build_errors_name_a_fix() {
         (LayerError::MissingKeyUndecided(name()), "`.on_missing_key(OnMissingKey::Deny)`"),
         (LayerError::KeyNeverMissing(name()), "remove it"),
         (LayerError::TwoQueues(name(), name()), "`LeakyMode::Meter`"),
-        (LayerError::LocalStoreUnused, "the store without `.or_local(..)`"),
         (LayerError::NoLocalStore(name()), "`store.or_local(MemoryStore::new())`"),
     ] {
         assert!(error.to_string().contains(cure), "{error}");

@@ -128,29 +128,7 @@ fn local_policy_needs_fallback_store() {
     ] {
         assert_eq!(builder(&remote(), limits.clone()).build().unwrap_err(), expected);
         let fallback = remote().or_local(MemoryStore::new());
-        assert!(builder(&fallback, limits.clone()).build().is_ok());
-        assert_eq!(builder(&fallback.without_local(), limits).build().unwrap_err(), expected);
-    }
-}
-
-#[test]
-fn unused_fallback_store_is_rejected() {
-    let fallback = remote().or_local(MemoryStore::new());
-    let unused = || {
-        let [open, closed] = [OnStoreError::Open, OnStoreError::Closed];
-        [Limit::global(on("open", 9, open)), Limit::global(on("closed", 9, closed))]
-    };
-    let error = builder(&fallback, unused()).build().unwrap_err();
-    assert_eq!(error, LayerError::LocalStoreUnused);
-    assert!(builder(&fallback.without_local(), unused()).build().is_ok());
-    let used = [
-        Limit::global(log("default", 9)),
-        Limit::global(on("local", 9, OnStoreError::Local)),
-        Limit::global(on("shed", 9, OnStoreError::Closed).with_shed(OnStoreError::Local)),
-        Limit::global(log("shadow", 9)).shadow(),
-    ];
-    for limit in used {
-        assert!(builder(&fallback, unused().into_iter().chain([limit])).build().is_ok());
+        assert!(builder(&fallback, limits).build().is_ok());
     }
 }
 
@@ -187,8 +165,6 @@ async fn shed_requests_use_the_shed_policy() {
             let policy = on_store_error.into_iter().fold(log("p", 2), Policy::with_on_store_error);
             let policy = shed.into_iter().fold(policy, Policy::with_shed);
             let fallback = store.clone().or_local(memory().1);
-            let uses_local = policy.may_fall_back();
-            let fallback = if uses_local { fallback } else { fallback.without_local() };
             let service = limited(&fallback, [Limit::global(policy)]);
             store.fail(fault);
             for expected in expected {

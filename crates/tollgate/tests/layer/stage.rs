@@ -1,6 +1,6 @@
 //! A store that fails or delays its answers on command.
 
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tollgate::key::Key;
 use tollgate::policy::Cost;
-use tollgate::store::{Charge, Receipt, Reply, Settlement, StoreError, Verdict};
+use tollgate::store::{BoxFuture, Charge, Receipt, Reply, Settlement, StoreError, Verdict};
 use tollgate::{Policy, Store};
 
 /// Wraps `store`, counts its calls, and fails or delays them on command. Clones share the
@@ -96,10 +96,10 @@ impl<S: Store> Staged<S> {
         self.stage.settled.load(Ordering::SeqCst)
     }
 
-    fn answer<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&S) -> Reply<S::Future<T>>,
-    ) -> Later<S, T> {
+    fn answer<T: Send + 'static, F>(&self, call: impl FnOnce(&S) -> Reply<F>) -> BoxFuture<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static,
+    {
         let fault = *self.stage.fault.lock();
         let answer = match fault {
             Some(Fault::MaybeCharged) => {
@@ -110,63 +110,54 @@ impl<S: Store> Staged<S> {
             Some(fault) => Err(fault.error()),
             None => Ok(call(&self.store)),
         };
-        Later { answer: Some(answer), stage: Arc::clone(&self.stage), settles: false }
+        let stage = Arc::clone(&self.stage);
+        Box::pin(async move {
+            poll_fn(|cx| stage.poll_released(cx)).await;
+            answer?.await
+        })
+    }
+}
+
+impl Stage {
+    /// Is pending while the stage holds answers.
+    fn poll_released(&self, cx: &Context<'_>) -> Poll<()> {
+        match &mut *self.held.lock() {
+            Some(waiting) => {
+                waiting.push(cx.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
     }
 }
 
 impl<S: Store> Store for Staged<S> {
-    type Future<T: Send + 'static> = Later<S, T>;
+    type Future = BoxFuture<Verdict>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Later<S, Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         self.stage.calls.fetch_add(1, Ordering::SeqCst);
         Reply::pending(self.answer(|store| store.decide(charges)))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Later<S, Settlement>> {
-        let later = self.answer(|store| store.settle(receipt, actual));
-        Reply::pending(Later { settles: true, ..later })
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
+        let settlement = self.answer(|store| store.settle(receipt, actual));
+        let stage = Arc::clone(&self.stage);
+        Reply::pending(Box::pin(async move {
+            let settlement = settlement.await;
+            stage.settled.fetch_add(1, Ordering::SeqCst);
+            settlement
+        }))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Later<S, Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         Reply::pending(self.answer(|store| store.renew(receipt)))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Later<S, ()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         Reply::pending(self.answer(|store| store.reset(policy, key)))
     }
 
     fn has_local_fallback(&self) -> bool {
         self.store.has_local_fallback()
-    }
-}
-
-/// An answer that is pending while the stage holds answers.
-pub(crate) struct Later<S: Store, T: Send + 'static> {
-    answer: Option<Result<Reply<S::Future<T>>, StoreError>>,
-    stage: Arc<Stage>,
-    settles: bool,
-}
-
-/// No field is structurally pinned.
-impl<S: Store, T: Send + 'static> Unpin for Later<S, T> {}
-
-impl<S: Store, T: Send + 'static> Future for Later<S, T> {
-    type Output = Result<T, StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(waiting) = &mut *self.stage.held.lock() {
-            waiting.push(cx.waker().clone());
-            return Poll::Pending;
-        }
-        if self.settles {
-            self.stage.settled.fetch_add(1, Ordering::SeqCst);
-        }
-        match self.answer.as_mut().expect("polled once it was ready") {
-            Ok(answer) => Pin::new(answer).poll(cx),
-            Err(_) => {
-                let Some(Err(error)) = self.answer.take() else { unreachable!() };
-                Poll::Ready(Err(error))
-            }
-        }
     }
 }

@@ -9,7 +9,7 @@ use demo::{app, limits};
 use http::{Request, Response};
 use tollgate::key::Key;
 use tollgate::policy::{Cost, OnStoreError};
-use tollgate::store::{Charge, NeverPending, Receipt, Reply, Settlement, StoreError, Verdict};
+use tollgate::store::{BoxFuture, Charge, NeverPending, Receipt, Reply, Settlement, StoreError};
 use tollgate::{Policy, Store};
 use tower::ServiceExt;
 
@@ -23,21 +23,21 @@ impl Down {
 }
 
 impl Store for Down {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, _: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, _: &[Charge<'_>]) -> Reply<Self::Future> {
         Reply::ready(Err(Self::error()))
     }
 
-    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, _: &Receipt, _: Cost) -> Reply<BoxFuture<Settlement>> {
         Reply::ready(Err(Self::error()))
     }
 
-    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, _: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         Reply::ready(Err(Self::error()))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
         Reply::ready(Err(Self::error()))
     }
 }

@@ -8,7 +8,7 @@ use http::header::{
     TRANSFER_ENCODING,
 };
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Extensions, Method, Request, Uri, Version};
+use http::{Method, Request, Uri, Version};
 use tollgate_config::path::{PathFault, PathRules, RequestPath};
 
 use super::fault::Fault;
@@ -18,9 +18,8 @@ use super::hop;
 /// Brings a request into the form that routes, limits and the upstream see.
 ///
 /// Afterwards the URI is a normalized path with the client's query, or `*` for a server-wide
-/// OPTIONS. If the upstream sees another spelling, it is an `OriginalPath` extension. There is
-/// exactly one `Host`, which is a valid authority and the host that the client requested. Only an
-/// HTTP/1.0 request may have no `Host`.
+/// OPTIONS. There is exactly one `Host`, which is a valid authority and the host that the client
+/// requested. Only an HTTP/1.0 request may have no `Host`.
 ///
 /// hyper has already rejected messages that HTTP forbids: contradictory lengths, a
 /// `Transfer-Encoding` without `chunked` at the end, line feeds in a header. If a message has both
@@ -36,7 +35,7 @@ pub fn admit<B>(request: &mut Request<B>, paths: PathRules) -> Result<Meaning, F
         return Err(Fault::Scheme);
     }
     let host = set_host(request)?;
-    set_path(request, paths)?;
+    let original = set_path(request, paths)?;
     let is_http11 = request.version() == Version::HTTP_11;
     let headers = request.headers_mut();
     check_length(headers)?;
@@ -52,25 +51,16 @@ pub fn admit<B>(request: &mut Request<B>, paths: PathRules) -> Result<Meaning, F
     if upgrade.is_some() && has_body(headers) {
         return Err(Fault::Upgrade);
     }
-    Ok(Meaning { host, upgrade })
-}
-
-/// The path and query that the upstream receives, if the path differs from the URI's normalized
-/// path.
-#[derive(Clone, Debug)]
-pub(crate) struct OriginalPath(pub(crate) PathAndQuery);
-
-/// The path of an admitted request.
-pub(crate) fn path<'a>(uri: &'a Uri, extensions: &'a Extensions) -> RequestPath<'a> {
-    let original = extensions.get::<OriginalPath>();
-    let original = original.map(|OriginalPath(original)| original.path().into());
-    RequestPath { normal: uri.path().into(), original }
+    Ok(Meaning { host, original, upgrade })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// The host that the client requested. Only an HTTP/1.0 request may have none.
     pub host: Option<Authority>,
+    /// The path and query that the upstream receives, if the path differs from the URI's normalized
+    /// path.
+    pub original: Option<PathAndQuery>,
     pub upgrade: Option<HeaderValue>,
 }
 
@@ -152,7 +142,8 @@ pub fn is_host_and_port(authority: &Authority) -> bool {
         }
 }
 
-fn set_path<B>(request: &mut Request<B>, paths: PathRules) -> Result<(), Fault> {
+/// Sets the normalized path. Returns the path that the upstream receives, if it differs.
+fn set_path<B>(request: &mut Request<B>, paths: PathRules) -> Result<Option<PathAndQuery>, Fault> {
     let uri = request.uri();
     if uri.authority().is_some() && uri.scheme().is_none() {
         // Only CONNECT has a target without a path.
@@ -160,13 +151,13 @@ fn set_path<B>(request: &mut Request<B>, paths: PathRules) -> Result<(), Fault> 
     }
     if uri.path() == "*" && request.method() == Method::OPTIONS {
         *request.uri_mut() = Uri::from_static("*");
-        return Ok(());
+        return Ok(None);
     }
     // The target `http://host` means `/`.
     let path = if uri.path().is_empty() { "/" } else { uri.path() };
     let RequestPath { normal, original } = paths.read(path)?;
     if *normal == *uri.path() && uri.authority().is_none() {
-        return Ok(());
+        return Ok(None);
     }
     let target = |path: Cow<'_, str>| {
         let target = match uri.query() {
@@ -177,11 +168,8 @@ fn set_path<B>(request: &mut Request<B>, paths: PathRules) -> Result<(), Fault> 
         PathAndQuery::try_from(target).map_err(|_| PathFault::NotAbsolute)
     };
     let (normal, original) = (target(normal)?, original.map(target).transpose()?);
-    if let Some(original) = original {
-        request.extensions_mut().insert(OriginalPath(original));
-    }
     *request.uri_mut() = Uri::from(normal);
-    Ok(())
+    Ok(original)
 }
 
 fn check_length(headers: &HeaderMap) -> Result<(), Fault> {

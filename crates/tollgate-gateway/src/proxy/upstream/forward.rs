@@ -29,7 +29,7 @@ use crate::proxy::body::timed::Timed;
 use crate::proxy::body::upload::Upload;
 use crate::proxy::body::whole::Whole;
 use crate::proxy::head::authentication::asks_to_authenticate;
-use crate::proxy::head::fault::Fault;
+use crate::proxy::head::fault::{AnsweredBy, Fault};
 use crate::proxy::head::hop;
 use crate::proxy::head::rewrite;
 
@@ -43,14 +43,11 @@ pub struct Forward {
     host: Host,
     response_headers: Edits,
     timeouts: Timeouts,
-    long_pause: Option<LongPause>,
+    /// How long a response may pause, if that is longer than by default.
+    long_pause: Option<Duration>,
     /// Whether a server has a base path.
     has_base_path: bool,
 }
-
-/// How long a response may pause, as an extension if that is longer than by default.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LongPause(pub(crate) Duration);
 
 /// A pending response.
 pub(crate) type Answering<'a> =
@@ -70,7 +67,7 @@ impl Forward {
         let strip_prefix = upstream.strip_prefix.map(prefix).transpose()?;
         let has_base_path = group.has_base_path();
         let idle = upstream.timeouts.body;
-        let long_pause = (idle > common.idle).then_some(LongPause(idle));
+        let long_pause = (idle > common.idle).then_some(idle);
         let edits = upstream.request_headers;
         let rules = RequestRules {
             common,
@@ -139,7 +136,7 @@ impl Forward {
         }
         let idle = self.timeouts.body;
         if let Some(pause) = self.long_pause {
-            response.extensions_mut().insert(pause);
+            response.extensions_mut().insert(AnsweredBy::Slow { pause });
         }
         Ok(response.map(|body| {
             let health = Arc::clone(&member.health);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
-use http::uri::Authority;
-use http::{Extensions, Request, Version};
+use http::uri::{Authority, PathAndQuery};
+use http::{Extensions, Request, Uri, Version};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use tollgate::headers::X_RATELIMIT_EXCEEDED;
@@ -25,7 +25,6 @@ use crate::proxy::body::source::{RawBody, Release};
 use crate::proxy::body::upload::{Received, Upload};
 use crate::proxy::head::authentication::authenticates_connection;
 use crate::proxy::head::connection::Connection;
-use crate::proxy::head::entrance::OriginalPath;
 use crate::proxy::head::fault::Fault;
 use crate::proxy::head::forwarded::{self, TrustedProxies, Via};
 use crate::proxy::head::hop;
@@ -66,6 +65,8 @@ pub struct Admitted<B = RequestBody> {
     pub(crate) received: Option<Received>,
     pub(crate) connection: Arc<Connection>,
     pub(crate) host: Option<Authority>,
+    /// The path and query that the upstream receives, if the path differs from the URI's.
+    pub(crate) original: Option<PathAndQuery>,
     pub(crate) upgrade: Option<HeaderValue>,
 }
 
@@ -102,8 +103,8 @@ impl Outgoing {
         let upgrade = Upgrade::take(&rules.common.tunnels, &mut request)?;
         // Before `Connection` can remove the proxy's header.
         let client = rules.common.trusted_proxies.client(&request, &request.body().connection);
-        let (mut parts, admitted) = request.into_parts();
-        rules.set_path(&mut parts)?;
+        let (mut parts, mut admitted) = request.into_parts();
+        rules.set_path(&mut parts.uri, admitted.original.take())?;
         rules.describe(&mut parts, &admitted, client, upgrade.as_ref());
         let authenticates = authenticates_connection(&parts.headers);
         let Admitted { body, received, connection: client, .. } = admitted;
@@ -141,28 +142,27 @@ impl Upgrade {
 
 impl RequestRules {
     /// Sets the path that the upstream receives.
-    fn set_path(&self, parts: &mut Parts) -> Result<(), Fault> {
-        let original = parts.extensions.remove::<OriginalPath>().map(|OriginalPath(path)| path);
+    fn set_path(&self, uri: &mut Uri, original: Option<PathAndQuery>) -> Result<(), Fault> {
         let Some(Prefix(prefix, _)) = &self.strip_prefix else {
             if let Some(original) = original {
-                parts.uri = original.into();
+                *uri = original.into();
             }
             return Ok(());
         };
         // Another reading of the path could be outside the prefix and evade its limits.
-        if let Some(escape) = ambiguity(parts.uri.path()) {
+        if let Some(escape) = ambiguity(uri.path()) {
             return Err(PathFault::Ambiguous(escape).into());
         }
         let stripped = |path: &str| rewrite::strip(path, prefix).map(str::to_owned);
         let original = original.and_then(|path| stripped(path.as_str()));
-        let normal = || stripped(parts.uri.path_and_query()?.as_str());
+        let normal = || stripped(uri.path_and_query()?.as_str());
         // Some servers read a host after `//`.
         let path = original.filter(|path| !path.starts_with("//")).or_else(normal);
         let mut path = path.ok_or(Fault::NoRoute)?;
         if !path.starts_with('/') {
             path.insert(0, '/');
         }
-        parts.uri = path.try_into().map_err(|_| Fault::Host)?;
+        *uri = path.try_into().map_err(|_| Fault::Host)?;
         Ok(())
     }
 

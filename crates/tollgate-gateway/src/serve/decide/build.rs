@@ -17,15 +17,15 @@ use tollgate_config::plan::{
     ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Part,
     Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
-use tollgate_llm::Call;
 
 use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;
+use super::facts::Facts;
 use super::key_sources;
 use super::llm::LlmDenials;
 use super::settled::Prices;
 use crate::meter::Meter;
-use crate::proxy::{Common, Fault, Forward, TrustedProxies};
+use crate::proxy::{AnsweredBy, Common, Forward, TrustedProxies};
 use crate::serve::error::BuildError;
 
 pub(crate) struct ReadyRoute<St> {
@@ -75,8 +75,6 @@ impl<St: Inspect> ReadyRoute<St> {
 pub(crate) struct Parts<'a, St> {
     pub(crate) plan: &'a Plan,
     pub(crate) store: &'a St,
-    /// The same store, for limiters without a limit that falls back to a local store.
-    pub(crate) without_local: &'a St,
     pub(crate) common: &'a Common,
     pub(crate) identity: &'a Identity,
     pub(crate) observer: &'a Observer,
@@ -135,7 +133,7 @@ impl<St: Inspect> Parts<'_, St> {
     }
 
     /// The limiter for CORS preflights, unless they are charged or unlimited. Like all limiters, it
-    /// reads the client from the request's extensions.
+    /// reads the client from the request's [`Facts`].
     pub(crate) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
         let limiter = self.limiter_of(&[&**limit], "preflight", None)?;
@@ -148,10 +146,8 @@ impl<St: Inspect> Parts<'_, St> {
         endpoint: &str,
         llm: Option<&Arc<LlmPlan>>,
     ) -> Result<Limiter<St>, BuildError> {
-        let falls_back = limits.iter().any(|limit| limit.may_fall_back());
-        let store = if falls_back { self.store } else { self.without_local };
         let grpc = Arc::clone(&self.plan.grpc);
-        let layer = RateLimitLayer::builder(store.clone())
+        let layer = RateLimitLayer::builder(self.store.clone())
             .on_missing_key(self.plan.on_missing_key)
             // `Plan::meets` finds a preflight's limiter.
             .exempt_preflights(false)
@@ -254,14 +250,14 @@ impl TierSource for Tiers {
 }
 
 fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
-    head.extensions.get::<ClientIdentity>()?.tier
+    Facts::of(head)?.client.tier
 }
 
 /// The closure returns a cost for every request, so no default applies.
 fn costs(plan: &LimitPlan) -> Costs {
     if let Some(settle) = plan.usage() {
         return Costs::default().from_fn(move |head: &RequestHead<'_>| {
-            let call: &Call = head.extensions.get()?;
+            let call = Facts::of(head)?.call.as_ref()?;
             settle.cost_of(call.model(), &call.estimate())
         });
     }
@@ -291,8 +287,8 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
 fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
     let Some(statuses) = statuses.cloned() else { return limit };
     limit.count_only(move |response| {
-        let fault = response.extensions.get::<Fault>();
-        contain(&statuses, response.status) || fault.is_some_and(|it| it.hides_an_outcome())
+        let answered = AnsweredBy::of(response.extensions);
+        contain(&statuses, response.status) || answered.is_some_and(AnsweredBy::hides_an_outcome)
     })
 }
 

@@ -10,6 +10,7 @@ use tollgate::key::{
 use tollgate_config::files;
 use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
+use super::facts::Facts;
 use super::key_sources::{addresses, client_ip, place};
 use super::keys::{KeySet, KeySets};
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
@@ -17,7 +18,7 @@ use super::values::value;
 use crate::serve::edge::client_certificate::client_certificate;
 use crate::serve::error::BuildError;
 
-/// The request's client, stored in its extensions. All of a route's limits read it, so `identity`
+/// The request's client. All of a route's limits read it from the request's [`Facts`], so `identity`
 /// is evaluated only once.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
@@ -169,9 +170,9 @@ pub(crate) struct Found(pub(crate) Identity);
 
 impl KeySource for Found {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        match head.extensions.get::<ClientIdentity>() {
-            Some(ClientIdentity { found: Ok(found), .. }) => Ok(found.clone()),
-            Some(ClientIdentity { found: Err(error), .. }) => Err(match **error {
+        match Facts::of(head).map(|facts| &facts.client.found) {
+            Some(Ok(found)) => Ok(found.clone()),
+            Some(Err(error)) => Err(match **error {
                 KeyError::Ambiguous => KeyError::Ambiguous,
                 _ => KeyError::Other(Box::new(Arc::clone(error))),
             }),
@@ -194,7 +195,7 @@ pub(crate) struct Users(pub(crate) Identity);
 impl KeySource for Users {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         // In a replay, the log names the user.
-        if let Some(ClientIdentity { found: Ok(Some(subject)), .. }) = head.extensions.get()
+        if let Some(Ok(Some(subject))) = Facts::of(head).map(|facts| &facts.client.found)
             && subject.kind == SubjectKind::User
         {
             return Ok(Some(subject.clone()));

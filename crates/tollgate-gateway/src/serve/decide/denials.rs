@@ -7,6 +7,8 @@ use tollgate::denial::{Denial, DenialResponse, Members, Problem, Reason};
 
 use tollgate_config::plan::{ApiKeyPlace, IdentitySource, Plan};
 
+use crate::proxy::AnsweredBy;
+
 pub(crate) struct Denials {
     problem: Problem,
     missing_key: StatusCode,
@@ -30,26 +32,16 @@ impl Denials {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Denied {
-    pub(crate) code: &'static str,
-    pub(crate) policies: Vec<String>,
-}
-
-impl Denied {
-    pub(crate) fn new(code: &'static str, policies: &[&str]) -> Self {
-        Self { code, policies: policies.iter().map(|&policy| policy.to_owned()).collect() }
-    }
-
-    pub(crate) fn of(denial: &Denial<'_>) -> Self {
-        Self::new(denial.reason().code(), denial.policies())
-    }
+/// The entry in a denial's extensions.
+pub(crate) fn answered_by(denial: &Denial<'_>) -> AnsweredBy {
+    let policies = denial.policies().iter().map(|&policy| policy.to_owned()).collect();
+    AnsweredBy::Denial { code: denial.reason().code(), policies }
 }
 
 impl DenialResponse for Denials {
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
         let mut response = self.problem.respond(&self.finished(denial));
-        response.extensions_mut().insert(Denied::of(denial));
+        response.extensions_mut().insert(answered_by(denial));
         if let (Reason::MissingKey, Some(challenge)) = (denial.reason(), &self.challenge) {
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge.clone());
         }
@@ -58,7 +50,7 @@ impl DenialResponse for Denials {
 
     fn respond_grpc(&self, denial: &Denial<'_>) -> Response<Bytes> {
         let mut response = self.problem.respond_grpc(&self.finished(denial));
-        response.extensions_mut().insert(Denied::of(denial));
+        response.extensions_mut().insert(answered_by(denial));
         response
     }
 }

@@ -32,7 +32,7 @@ impl Llm {
         Self { ahead, history: OutputHistory::new(MAX_PAIRS) }
     }
 
-    /// Reads the body and adds a [`Call`] to the extensions.
+    /// Reads the body.
     ///
     /// # Errors
     /// The response to a request that the gateway cannot read.
@@ -41,7 +41,7 @@ impl Llm {
         request: &mut Request<Admitted<B>>,
         plan: &LlmPlan,
         client: Option<Key>,
-    ) -> Result<(), Box<Response<Body>>> {
+    ) -> Result<Call, Box<Response<Body>>> {
         let api = Api::of_path(request.uri().path());
         let coding = request.headers().get(CONTENT_ENCODING);
         if coding.is_some_and(|coding| coding != "identity") {
@@ -75,8 +75,7 @@ impl Llm {
         };
         // A compressed response does not show its usage.
         request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        request.extensions_mut().insert(call);
-        Ok(())
+        Ok(call)
     }
 }
 

@@ -16,8 +16,9 @@ use tollgate_config::plan::{LimitPlan, SettleBy};
 use tollgate_llm::{Call, Meter};
 use tower_service::Service;
 
+use super::facts::Facts;
 use super::llm;
-use crate::proxy::{Admitted, Answering, Body, Fault, Forward, Watch};
+use crate::proxy::{Admitted, AnsweredBy, Answering, Body, Forward, Watch};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settled<'a> {
@@ -58,7 +59,7 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
     fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
         let prices = self.prices.filter(|prices| !prices.0.is_empty());
         let Some(prices) = prices else { return self.forward.send(request) };
-        let call = request.extensions_mut().remove::<Call>();
+        let call = request.extensions_mut().remove::<Facts>().and_then(|facts| facts.call);
         let reservation = request.extensions_mut().remove::<Reservation>();
         if reservation.is_none() && call.is_none() {
             return self.forward.send(request);
@@ -111,7 +112,7 @@ impl Bill {
                 // The estimate remains charged.
                 None => self.usage = None,
             }
-        } else if !response.extensions().get::<Fault>().is_some_and(|it| it.hides_an_outcome()) {
+        } else if !AnsweredBy::of(response.extensions()).is_some_and(AnsweredBy::hides_an_outcome) {
             self.usage = None;
             self.settle(|by| by.is_usage().then_some(Cost::ZERO));
         }

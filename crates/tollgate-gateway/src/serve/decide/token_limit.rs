@@ -14,7 +14,7 @@ use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError, Verdict};
 use tollgate::{MemoryStore, Policy, Quota, StoreExt};
 
-use super::denials::Denied;
+use super::denials::answered_by;
 use crate::proxy::Body;
 use crate::serve::error::BuildError;
 
@@ -141,7 +141,7 @@ impl TooManyRefused {
         let denial = Denial::quota_exceeded(NAME, self.wait);
         let problem = Problem::with_members(members.clone());
         let mut response = denial.respond(format, &problem).map(Body::from);
-        response.extensions_mut().insert(Denied::of(&denial));
+        response.extensions_mut().insert(answered_by(&denial));
         response
     }
 }

@@ -32,7 +32,7 @@ use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use super::streams::Streams;
 use crate::flow::{Paced, Share};
-use crate::proxy::{Body, Connection, LongPause, MOST_FIELDS, MOST_HEAD_BYTES, Received};
+use crate::proxy::{AnsweredBy, Body, Connection, MOST_FIELDS, MOST_HEAD_BYTES, Received};
 use crate::serve::fronts::{forward_auth, rate_limit_service};
 use crate::serve::gateway::Gateway;
 use crate::trace::Traced;
@@ -208,8 +208,8 @@ async fn answer<St: Inspect>(
         entry.answered(&response);
     }
     traced.answered(&response);
-    if let Some(LongPause(time)) = response.extensions().get() {
-        working.may_pause(*time);
+    if let Some(AnsweredBy::Slow { pause }) = AnsweredBy::of(response.extensions()) {
+        working.may_pause(*pause);
     }
     if is_http1 && !response.status().is_informational() {
         let unread = upload.filter(|upload| !upload.received.is_whole());

@@ -20,8 +20,7 @@ use metrics::counter;
 use serde_json::{Map, Value};
 use tollgate_config::plan::{AccessLogFormat, AccessLogPlan};
 
-use crate::proxy::{Connection, Fault};
-use crate::serve::decide::denials::Denied;
+use crate::proxy::{AnsweredBy, Connection};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessLog(Option<Arc<LineQueue>>);
@@ -132,18 +131,16 @@ pub(crate) struct Entry {
     forwarded: Option<String>,
     referer: Option<String>,
     user_agent: Option<String>,
-    outcome: OnceLock<(u16, Option<Denied>)>,
+    outcome: OnceLock<(u16, Option<AnsweredBy>)>,
     bytes: u64,
 }
 
 impl Entry {
     /// Records the outcome. Only the first call counts.
     pub(crate) fn answered<B>(&self, response: &Response<B>) {
-        let extensions = response.extensions();
-        let fault = extensions.get::<Fault>().map(|fault| Denied::new(fault.code(), &[]));
-        let denied = extensions.get::<Denied>().cloned().or(fault);
+        let answered = AnsweredBy::of(response.extensions()).cloned();
         // Forward auth records the original request's outcome before the answer to the proxy.
-        let _ = self.outcome.set((response.status().as_u16(), denied));
+        let _ = self.outcome.set((response.status().as_u16(), answered));
     }
 
     pub(crate) const fn sent(&mut self, bytes: u64) {
@@ -151,12 +148,12 @@ impl Entry {
     }
 
     /// For a client that left before the response, 499 as in nginx.
-    fn outcome(&self) -> (u16, Option<Denied>) {
+    fn outcome(&self) -> (u16, Option<AnsweredBy>) {
         self.outcome.get().cloned().unwrap_or((499, None))
     }
 
     fn json(&self, out: &mut String) {
-        let (status, denied) = self.outcome();
+        let (status, answered) = self.outcome();
         let mut line = Map::new();
         let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
         put("time", humantime::format_rfc3339_micros(self.at).to_string().into());
@@ -177,11 +174,15 @@ impl Entry {
                 put(name, value.as_str().into());
             }
         }
-        if let Some(Denied { code, policies }) = denied {
-            put("denial", code.into());
-            if !policies.is_empty() {
-                put("policies", policies.into());
+        match answered {
+            Some(AnsweredBy::Denial { code, policies }) => {
+                put("denial", code.into());
+                if !policies.is_empty() {
+                    put("policies", policies.into());
+                }
             }
+            Some(AnsweredBy::Gateway(fault)) => drop(put("denial", fault.code().into())),
+            Some(AnsweredBy::Slow { .. }) | None => {}
         }
         let _ = writeln!(out, "{}", Value::Object(line));
     }

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, Micros, Policy, Quota, Store, StoreExt,
+    Algorithm, Charge, Cost, Decision, Key, Micros, Policy, Quota, ReceiptId, Store, StoreExt,
 };
 use tollgate_memory::{ManualClock, MemoryStore, MemoryStoreBuilder};
+
+use crate::now;
 
 fn charge(store: &MemoryStore<ManualClock>, policy: &Policy, key: &Key, cost: u64) -> Decision {
     let verdict = store.charge(policy, key, Cost::new(cost)).into_inner();
@@ -82,6 +84,60 @@ fn leaving_overflow_entry_grants_no_quota() {
     assert!(charge(&store, &policy, &late, 1).denies());
     clock.advance(Micros::new(30_000_000));
     assert_eq!(charge(&store, &policy, &late, 0).remaining, 5);
+}
+
+/// A key that finds room while the overflow entry is live continues its whole state.
+#[test]
+fn leaving_overflow_entry_keeps_debts() {
+    for algorithm in Algorithm::ALL {
+        let (store, clock) = build(|store| store.shards(1).max_keys(1));
+        let policy = Policy::new("p", Quota::per_minute(3), algorithm).expect("builds");
+        let short = Quota::new(1, Duration::from_secs(1));
+        let other = Policy::fixed_window_counter("other", short).expect("builds");
+        charge(&store, &other, &numbered(0), 1);
+        let key = numbered(1);
+        let charges = [Charge::new(&policy, &key, Cost::ONE)];
+        let verdict = store.decide(&charges).into_inner().expect("decides");
+        let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a charge");
+        now(store.settle(&receipt, Cost::new(100))).expect("settles");
+        let before = charge(&store, &policy, &key, 1).retry_after().expect("a debt");
+        assert_eq!(store.stats().overflowed, 2);
+        let second = Micros::new(1_000_000);
+        clock.advance(second);
+        let after = charge(&store, &policy, &key, 1).retry_after().expect("a debt");
+        assert_eq!(store.stats().overflowed, 2, "the key has room");
+        assert_eq!(after.get() + second.get(), before.get(), "{algorithm:?}");
+    }
+}
+
+/// A known key without room for another version's state is charged in the overflow entry. It stays
+/// there when it finds room.
+#[test]
+fn known_key_stays_in_overflow_entry() {
+    let (store, clock) = build(|store| store.shards(1).max_bytes(10_000));
+    let small = Policy::fixed_window_counter("p", Quota::per_day(9)).expect("builds");
+    let log = Policy::sliding_window_log("p", Quota::per_day(9)).expect("builds");
+    let key = numbered(0);
+    charge(&store, &small, &key, 1);
+    for n in 1.. {
+        let filler = Policy::sliding_window_log(format!("{n}"), Quota::per_minute(9));
+        charge(&store, &filler.expect("builds"), &key, 1);
+        if store.stats().overflowed > 0 {
+            break;
+        }
+    }
+    let before = store.stats().overflowed;
+    assert_eq!(charge(&store, &log, &key, 8).remaining, 1);
+    assert_eq!(store.stats().overflowed, before + 1, "no room for the log");
+    clock.advance(Micros::new(120_000_000));
+    let elsewhere = Policy::sliding_window_log("q", Quota::per_day(9)).expect("builds");
+    // Each request removes a few expired keys.
+    for cost in [0; 50].into_iter().chain([1]) {
+        charge(&store, &elsewhere, &key, cost);
+    }
+    assert_eq!(store.stats().overflowed, before + 1, "there is room for another log");
+    assert_eq!(charge(&store, &log, &key, 0).remaining, 1);
+    assert_eq!(charge(&store, &small, &key, 0).remaining, 8, "each version counts its own charges");
 }
 
 #[test]

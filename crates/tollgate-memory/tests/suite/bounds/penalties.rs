@@ -6,6 +6,7 @@ use tollgate_core::{Charge, Cost, Key, Policy, ReceiptId, Settlement, Store, Str
 use tollgate_memory::{ManualClock, MemoryStore};
 
 use super::{build, numbered, per_minute};
+use crate::now;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -46,7 +47,7 @@ fn overflow_failures_block_no_key() {
         let verdict = decide(&store, &charges);
         let receipt = verdict.receipts(&charges, || ids.next().expect("endless")).next();
         let receipt = receipt.expect("an admitted charge has a receipt");
-        store.settle(&receipt, Cost::new(2)).into_inner().expect("settles")
+        now(store.settle(&receipt, Cost::new(2))).expect("settles")
     };
     let (first, late, other) = (numbered(0), numbered(1), numbered(2));
     for (key, units) in [(&first, 1), (&late, 0)] {

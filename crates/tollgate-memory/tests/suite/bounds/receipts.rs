@@ -7,6 +7,7 @@ use tollgate_core::{
 };
 
 use super::{build, charge, numbered, per_minute};
+use crate::now;
 
 #[test]
 fn zero_capacity_error_names_setting() {
@@ -16,7 +17,7 @@ fn zero_capacity_error_names_setting() {
     let verdict = store.decide(&charges).into_inner().expect("decides");
     let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
     let receipt = receipt.expect("an admitted charge has a receipt");
-    let error = store.settle(&receipt, Cost::ZERO).into_inner().expect_err("no room for it");
+    let error = now(store.settle(&receipt, Cost::ZERO)).expect_err("no room for it");
     assert!(error.to_string().contains("raise `max_receipts`"), "{error}");
     assert!(!error.may_have_charged());
     assert_eq!(charge(&store, &policy, &Key::GLOBAL, 0).remaining, 4);
@@ -35,7 +36,7 @@ fn forgotten_rate_limit_receipts_lapse() {
     };
     let settle = |receipt: &Receipt| {
         clock.advance(Micros::new(1_000));
-        store.settle(receipt, Cost::ZERO).into_inner().expect("settles")
+        now(store.settle(receipt, Cost::ZERO)).expect("settles")
     };
     let slow = take();
     let mut quick = Vec::new();
@@ -67,7 +68,7 @@ fn permits_are_returned_beyond_capacity() {
         let mut receipts = verdict.receipts(&charges, || ids.next().expect("endless"));
         receipts.next().expect("an admitted charge has a receipt")
     };
-    let settle = |receipt: &Receipt| store.settle(receipt, Cost::ZERO).into_inner();
+    let settle = |receipt: &Receipt| now(store.settle(receipt, Cost::ZERO));
     // The rate limit receipts fill their capacity for an hour.
     let lapsed = |settled| settled == Ok(Settlement::Lapsed);
     let filled = (0..10).filter(|_| lapsed(settle(&take(&rate)).map_err(drop))).count();
@@ -76,7 +77,7 @@ fn permits_are_returned_beyond_capacity() {
         let receipt = take(&in_flight);
         assert_eq!(settle(&receipt).expect("settles"), Settlement::Returned { units: 1 });
         assert_eq!(settle(&receipt).expect("settles"), Settlement::Repeated);
-        let renewed = store.renew(&receipt).into_inner().expect("renews");
+        let renewed = now(store.renew(&receipt)).expect("renews");
         assert_eq!(renewed, None, "a settled permit is not in flight");
     }
 }
@@ -99,11 +100,11 @@ fn overflow_permits_survive_limit_changes() {
     let mut receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a receipt");
     for _ in 0..3 {
         clock.advance(Micros::new(15_000_000));
-        receipt = store.renew(&receipt).into_inner().expect("renews").expect("in flight");
+        receipt = now(store.renew(&receipt)).expect("renews").expect("in flight");
         assert_eq!(charge(&store, &few, &key, 0).remaining, 3);
     }
     assert_eq!(charge(&store, &more, &key, 1).remaining, 6);
-    let settled = store.settle(&receipt, Cost::ZERO).into_inner().expect("settles");
+    let settled = now(store.settle(&receipt, Cost::ZERO)).expect("settles");
     assert_eq!(settled, Settlement::Returned { units: 1 });
     assert_eq!(charge(&store, &more, &key, 0).remaining, 7);
 }
@@ -123,8 +124,7 @@ fn future_receipt_settles_only_once() {
     let start = tollgate_memory::Clock::now(&clock);
     clock.set(start - Micros::new(7_200_000_000));
     let (first, second) = (receipt(5, 1), receipt(1, 2));
-    let settle =
-        |receipt, actual| store.settle(receipt, Cost::new(actual)).into_inner().expect("settles");
+    let settle = |receipt, actual| now(store.settle(receipt, Cost::new(actual))).expect("settles");
     settle(&first, 3);
     clock.advance(Micros::new(3_600_000_001));
     settle(&second, 1);

@@ -271,8 +271,6 @@ impl Scene {
     async fn ask_layer(&self, on_error: OnStoreError, count: usize) -> Vec<Answer> {
         let store = self.store.clone().or_local(MemoryStore::default());
         let store = store.with_share(1, 2).expect("a share");
-        let is_local = on_error == OnStoreError::Local;
-        let store = if is_local { store } else { store.without_local() };
         let name = format!("layer-{}", self.next.fetch_add(1, Ordering::Relaxed));
         let policy = Policy::sliding_window_log(name, Quota::per_minute(10)).expect("builds");
         let limit = Limit::global(policy.with_on_store_error(on_error));

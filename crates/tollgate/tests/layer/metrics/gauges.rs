@@ -40,12 +40,12 @@ async fn gauges_refresh_without_requests() {
 struct Watched<S>(Staged<S>);
 
 impl<S: tollgate::Store> tollgate::Store for Watched<S> {
-    type Future<T: Send + 'static> = <Staged<S> as tollgate::Store>::Future<T>;
+    type Future = <Staged<S> as tollgate::Store>::Future;
 
     fn decide(
         &self,
         charges: &[tollgate::store::Charge<'_>],
-    ) -> tollgate::store::Reply<Self::Future<tollgate::store::Verdict>> {
+    ) -> tollgate::store::Reply<Self::Future> {
         self.0.decide(charges)
     }
 
@@ -53,14 +53,14 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
         &self,
         receipt: &tollgate::store::Receipt,
         actual: tollgate::policy::Cost,
-    ) -> tollgate::store::Reply<Self::Future<tollgate::store::Settlement>> {
+    ) -> tollgate::store::Reply<tollgate::store::BoxFuture<tollgate::store::Settlement>> {
         self.0.settle(receipt, actual)
     }
 
     fn renew(
         &self,
         receipt: &tollgate::store::Receipt,
-    ) -> tollgate::store::Reply<Self::Future<Option<tollgate::store::Receipt>>> {
+    ) -> tollgate::store::Reply<tollgate::store::BoxFuture<Option<tollgate::store::Receipt>>> {
         self.0.renew(receipt)
     }
 
@@ -68,7 +68,7 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
         &self,
         policy: &Policy,
         key: &tollgate::key::Key,
-    ) -> tollgate::store::Reply<Self::Future<()>> {
+    ) -> tollgate::store::Reply<tollgate::store::BoxFuture<()>> {
         self.0.reset(policy, key)
     }
 

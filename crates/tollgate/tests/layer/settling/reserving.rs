@@ -13,7 +13,7 @@ use tollgate::key::Key;
 use tollgate::layer::Reservation;
 use tollgate::limit::Reserve;
 use tollgate::policy::{Cost, Strikes};
-use tollgate::store::{Charge, Receipt, Reply, SentReceipt, Settlement, Verdict};
+use tollgate::store::{BoxFuture, Charge, Receipt, Reply, SentReceipt, Settlement};
 use tollgate::{Costs, Limit, Policy, Store, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -436,13 +436,13 @@ struct Reading<S> {
 }
 
 impl<S: Store> Store for Reading<S> {
-    type Future<T: Send + 'static> = S::Future<T>;
+    type Future = S::Future;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         self.store.decide(charges)
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         let reservation = self.reservation.lock().clone().expect("the handler has left it");
         let (found, finds) = std::sync::mpsc::channel();
         // In another thread: if the lock is held, the test fails instead of hanging.
@@ -451,11 +451,11 @@ impl<S: Store> Store for Reading<S> {
         self.store.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.store.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.store.reset(policy, key)
     }
 }

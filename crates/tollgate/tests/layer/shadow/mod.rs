@@ -41,15 +41,11 @@ impl Plan {
     async fn observe(&self, with_shadows: bool) -> Vec<String> {
         let limits = self.limits(with_shadows);
         let remote = Staged::new(on_tokio_time());
-        let needs_local = limits.iter().any(|limit| limit.policy().may_fall_back());
-        let fallback = |store: AnyStore| {
-            let store = store.or_local(on_tokio_time());
-            AnyStore::new(if needs_local { store } else { store.without_local() })
-        };
-        let store = fallback(match self.is_remote {
+        let store = match self.is_remote {
             true => AnyStore::new(remote.clone()),
             false => AnyStore::new(on_tokio_time()),
-        });
+        };
+        let store = AnyStore::new(store.or_local(on_tokio_time()));
         let journal = Journal::default();
         let seen = journal.clone();
         let service = service_fn(move |request: Request<()>| {
@@ -186,6 +182,7 @@ const SHADOW_PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..OPEN };
 const OF_CLIENT: Drawn = Drawn { key: Keyed::Client, ..OPEN };
 const LOCAL: Drawn = Drawn { on_store_error: OnStoreError::Local, ..OPEN };
 const CLOSED: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..OPEN };
+const CLOSED_WAITS: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..WAITS };
 const COSTLY: Drawn = Drawn { is_flat: false, ..OPEN };
 const QUEUE: Drawn = Drawn { kind: Kind::Queue, units: 3, ..OPEN };
 
@@ -213,6 +210,18 @@ fn shadow_policies_change_no_known_case() {
             LOCAL,
             1,
             vec![SEND, SEND, Step::Hold, FAIL, SEND],
+        ),
+        (
+            "full queue while a closed policy's store fails",
+            Drawn { kind: Kind::InFlight, ..CLOSED_WAITS },
+            LOCAL,
+            1,
+            vec![
+                Step::Send { client: 1, has_tenant: true, cost: 1, status: 200, takes: 1_500 },
+                SEND,
+                FAIL,
+                SEND,
+            ],
         ),
         ("order of waiters", PERMIT, COSTLY, 99, arrivals_before_retry()),
         ("closed beside local", LOCAL, CLOSED, 1, vec![FAIL, SEND, SEND]),

@@ -20,7 +20,7 @@ use super::super::checkout::SendError;
 use super::super::connection::{PooledConnection, RequestSender, Streams};
 use super::super::connector::{self, Connector};
 use super::super::socket::{Begun, Socket};
-use super::Pool;
+use super::idle::Pool;
 
 impl Pool {
     /// Opens a connection for all waiting requests. Runs in its own task, because the request

@@ -4,20 +4,11 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::sleep;
 
-use super::super::checkout::Checkout;
 use super::super::connection::PooledConnection;
-use super::Pool;
+use super::idle::Pool;
 use crate::proxy::head::connection::Connection;
 
 impl Pool {
-    /// The idle connection that this client has authenticated, if any.
-    pub(in super::super) fn checkout_private(
-        self: &Arc<Self>,
-        client: &Arc<Connection>,
-    ) -> Option<Checkout> {
-        self.private.take(client).map(|connection| self.reused(connection))
-    }
-
     /// Stores an idle connection for its owner. Closes it if other requests wait for a connection,
     /// because clients could otherwise occupy unused connections.
     pub(super) fn put_private(

@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,12 +8,14 @@ use http::uri::Scheme;
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
-use tollgate_config::plan::upstream::Endpoint;
+use tollgate_config::plan::upstream::{Connections, Endpoint};
 
+use super::idle::BORROWED;
 use super::*;
 use crate::proxy::Clients;
 use crate::proxy::body::sent::Sent;

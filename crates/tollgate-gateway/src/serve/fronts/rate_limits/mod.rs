@@ -45,22 +45,21 @@ const ANSWERS: &str = "tollgate_gateway_rate_limit_service_total";
 impl<St: Inspect> RateLimits<St> {
     pub(crate) fn new(
         plan: &Plan,
-        [store, without_local]: [&St; 2],
+        store: &St,
         summary: &Summary,
     ) -> Result<Option<Self>, BuildError> {
         let Some(rules) = &plan.rate_limits else { return Ok(None) };
         let domains = read_rate_limit_files(&rules.files, rules.merges_domains);
-        let domains = domains.map_err(|errors| {
+        let mut domains = domains.map_err(|errors| {
             let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
             BuildError(errors.join("\n"))
         })?;
-        let is_local = rules.on_store_error == OnStoreError::Local;
-        let store = if is_local { store } else { without_local };
         let on_store_error = match rules.on_store_error {
             // A store in memory has no outage.
             OnStoreError::Local if !store.has_local_fallback() => OnStoreError::Open,
             other => other,
         };
+        domains.values_mut().for_each(|domain| domain.set_on_store_error(on_store_error));
         let answers = domains.keys().map(|domain| {
             let count = |outcome: &'static str| {
                 let counter = counter!(ANSWERS, "domain" => domain.clone(), "outcome" => outcome);
@@ -150,7 +149,8 @@ impl<St: Inspect> RateLimits<St> {
                 let algorithm = algorithm.unwrap_or(Algorithm::FixedWindowCounter);
                 let requests = own.requests_per_unit;
                 let allowed = Allowed::new(&request.domain, requests, unit, algorithm);
-                let allowed = allowed.map_err(|error| wrong(&error.to_string()))?;
+                let mut allowed = allowed.map_err(|error| wrong(&error.to_string()))?;
+                allowed.set_on_store_error(self.on_store_error);
                 (Cow::Owned(Rule { allowed: Some(allowed), ..Rule::default() }), key, false)
             }
         };

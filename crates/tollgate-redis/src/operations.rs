@@ -1,0 +1,111 @@
+//! The store's operations: turns charges, settlements and resets into requests.
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+use tollgate_core::{
+    BoxFuture, Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, StoreError,
+};
+
+use crate::combiner::Combiner;
+use crate::failure::STORE;
+use crate::future::RedisFuture;
+use crate::roster::Roster;
+use crate::store::RedisStore;
+use crate::ticket::{Answer, OwnedCharge, Request};
+
+impl Store for RedisStore {
+    type Future = RedisFuture;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
+        let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
+        // A dry run may have any cost, so only Redis can answer it.
+        let is_dry = charges.iter().any(|charge| charge.dry);
+        if is_leased
+            && !is_dry
+            && let Some(verdict) = self.0.leases.spend(charges)
+        {
+            self.0.combiner.counters.count_leased();
+            return Reply::ready(Ok(verdict));
+        }
+        if !is_dry
+            && self.shares_server(charges)
+            && let Some(verdict) = self.0.combiner.deny_cache.find(charges)
+        {
+            self.0.combiner.counters.count_deny_cache_hit();
+            return Reply::ready(Ok(verdict));
+        }
+        if is_leased && !is_dry {
+            self.note_asked(charges);
+        }
+        let name = |charge: &Charge<'_>| self.0.names.state(charge.policy, charge.key);
+        let charges = charges.iter().map(|charge| OwnedCharge::new(name(charge), charge));
+        let charges: SmallVec<[OwnedCharge; 2]> = charges.collect();
+        if !self.is_one_call(&charges) {
+            return Reply::pending(self.decide_across_slots(charges));
+        }
+        Reply::pending(RedisFuture(self.submit(Request::Decide(charges))))
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
+        Reply::pending(self.settle_within(receipt.lifetime(), receipt, actual))
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
+        if !receipt.policy.is_concurrency() {
+            let error = StoreError::no_lease(STORE, &receipt.policy);
+            return Reply::ready(Err(error));
+        }
+        let state = self.0.names.state(&receipt.policy, &receipt.key);
+        let settled = self.0.names.receipt(&receipt.key, receipt.id);
+        let receipt = receipt.clone();
+        let answer = self.submit(Request::Renew { state, settled, receipt });
+        Reply::pending(answer.boxed(|it| match it {
+            Answer::Renewal(renewed) => Some(renewed),
+            _ => None,
+        }))
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
+        self.0.combiner.deny_cache.forget();
+        let state = self.0.names.state(policy, key);
+        let answer = self.submit(Request::Reset { state });
+        Reply::pending(answer.boxed(|it| match it {
+            Answer::Reset => Some(()),
+            _ => None,
+        }))
+    }
+
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    /// The first call joins the roster in Redis, which counts the stores in this namespace that
+    /// have done so. A store renews its entry every second, and is counted for up to ten seconds
+    /// after its last heartbeat.
+    fn replicas(&self) -> Option<NonZeroU32> {
+        let Combiner { topology, ids, runtime, .. } = &*self.0.combiner;
+        let join = || Roster::join(topology, &self.0.names.roster(), ids.process(), runtime);
+        self.0.roster.get_or_init(join).count()
+    }
+}
+
+impl RedisStore {
+    /// Returns whether one call can decide all charges. Most requests have a single key, and all
+    /// its policies share a slot.
+    fn is_one_call(&self, charges: &[OwnedCharge]) -> bool {
+        let topology = &self.0.combiner.topology;
+        let mut slots = charges.iter().map(|charge| topology.slot(&charge.state));
+        let first = slots.next();
+        slots.all(|slot| Some(slot) == first)
+    }
+
+    /// Whether the same server certainly decides all charges. Unlike [`is_one_call`], this does not
+    /// hash the keys.
+    ///
+    /// [`is_one_call`]: Self::is_one_call
+    fn shares_server(&self, charges: &[Charge<'_>]) -> bool {
+        self.0.combiner.topology.is_single()
+            || charges.iter().all(|charge| charge.key == charges[0].key)
+    }
+}

@@ -67,42 +67,19 @@ pub(crate) fn run() -> Result<(), Failure> {
     if !child.wait().map_err(unready)?.success() {
         return Err(Failure::Unready("rust-analyzer failed".to_owned()));
     }
+    let mut problems = Vec::new();
     for package in CRATES {
-        check(package, &index.uses(&process::root().join("crates").join(package).join("src"))?)?;
+        let uses = index.uses(&process::root().join("crates").join(package).join("src"))?;
+        if uses.files.len() < 3 {
+            return Err(Failure::Broken(format!("rust-analyzer found no files of {package}")));
+        }
+        let found = uses.problems(package);
+        if found.is_empty() {
+            println!("{package}: no circle in {} files", uses.files.len());
+        }
+        problems.extend(found);
     }
-    Ok(())
-}
-
-fn check(package: &str, uses: &Uses) -> Result<(), Failure> {
-    if uses.files.len() < 3 {
-        return Err(Failure::Broken(format!("rust-analyzer found no files of {package}")));
-    }
-    let mut circles = uses.circles();
-    for Exception { files, .. } in EXCEPTIONS.iter().filter(|it| it.package == package) {
-        let known = files.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>();
-        let Some(at) = circles.iter().position(|circle| *circle == known) else {
-            return Err(Failure::Broken(format!(
-                "{package} has no circle of {} any more\ncure: remove it from \
-                 xtask/src/circles.rs",
-                known.join(", "),
-            )));
-        };
-        circles.remove(at);
-    }
-    if let Some(circle) = circles.first() {
-        let within =
-            |(user, file): &&(String, String)| circle.contains(user) && circle.contains(file);
-        let examples = uses.names.iter().filter(|(ends, _)| within(ends));
-        let examples =
-            examples.map(|((user, file), name)| format!("\n  {user} uses {file}: {name}"));
-        return Err(Failure::Broken(format!(
-            "files of {package} use each other in a circle:{}\n\
-             cure: move what both need into a file that uses neither",
-            examples.collect::<String>(),
-        )));
-    }
-    println!("{package}: no circle in {} files", uses.files.len());
-    Ok(())
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Broken(problems.join("\n"))) }
 }
 
 /// A file's use of another file, by their paths.
@@ -114,6 +91,34 @@ struct Uses {
 }
 
 impl Uses {
+    /// Describes circles that must not exist, and exceptions that are not necessary.
+    fn problems(&self, package: &str) -> Vec<String> {
+        let mut circles = self.circles();
+        let mut problems = Vec::new();
+        for Exception { files, .. } in EXCEPTIONS.iter().filter(|it| it.package == package) {
+            match circles.iter().position(|circle| circle == *files) {
+                Some(known) => drop(circles.remove(known)),
+                None => problems.push(format!(
+                    "{package} has no circle of {} any more\n\
+                     cure: remove it from xtask/src/circles.rs",
+                    files.join(", "),
+                )),
+            }
+        }
+        problems.extend(circles.iter().map(|circle| self.describe(package, circle)));
+        problems
+    }
+
+    fn describe(&self, package: &str, circle: &[String]) -> String {
+        let mut text = format!("files of {package} use each other in a circle:");
+        for ((user, file), name) in &self.names {
+            if circle.contains(user) && circle.contains(file) {
+                text += &format!("\n  {user} uses {file}: {name}");
+            }
+        }
+        text + "\ncure: move what both need into a file that uses neither"
+    }
+
     /// Returns the groups of files in which each file leads to each other file.
     fn circles(&self) -> Vec<Vec<String>> {
         let reached: BTreeMap<_, _> =
@@ -279,13 +284,31 @@ impl File {
 mod tests {
     use super::*;
 
-    fn circles(uses: &[(&str, &str)]) -> Vec<Vec<String>> {
+    fn uses(uses: &[(&str, &str)]) -> Uses {
         let mut all = Uses::default();
         for (user, file) in uses {
             all.files.extend([*user, *file].map(str::to_owned));
-            all.names.insert(((*user).to_owned(), (*file).to_owned()), String::new());
+            all.names.insert(((*user).to_owned(), (*file).to_owned()), "Name".to_owned());
         }
-        all.circles()
+        all
+    }
+
+    fn circles(pairs: &[(&str, &str)]) -> Vec<Vec<String>> {
+        uses(pairs).circles()
+    }
+
+    #[test]
+    fn only_exceptions_are_accepted() {
+        let [Exception { package, files: [call, lane, redirect, submit] }] = EXCEPTIONS else {
+            panic!("another exception");
+        };
+        let known = [(*call, *lane), (lane, redirect), (redirect, submit), (submit, call)];
+        assert!(uses(&known).problems(package).is_empty());
+        assert!(uses(&known).problems("other")[0].contains("call.rs uses combiner/lane.rs: Name"));
+        let [missing] = &uses(&known[1..]).problems(package)[..] else { panic!("one problem") };
+        assert!(missing.contains("no circle"), "{missing}");
+        let more = [&known[..], &[("a", "b"), ("b", "a")]].concat();
+        assert_eq!(uses(&more).problems(package).len(), 1);
     }
 
     #[test]

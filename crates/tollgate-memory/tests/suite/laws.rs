@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Fallback, Key, Lease, Policy, Receipt, Reply, Settlement, Store,
-    StoreError, StoreExt, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Fallback, Key, Lease, Policy, Quota, Receipt, ReceiptId, Reply,
+    Settlement, Store, StoreError, StoreExt, Timestamp, Verdict,
 };
 use tollgate_memory::{ManualClock, MemoryStore, ThreadLeases};
 use tollgate_store_tests::law::{self, Subject, Timed};
@@ -132,6 +133,39 @@ fn leased_versions_are_bounded() {
     law::refunds_never_admit_more(Leased::new);
 }
 
+/// A key with a state under one version is charged under another version in the overflow entry. Once
+/// this entry is unused, the charge's receipt must not refund units of the key's own state.
+#[test]
+fn overflow_receipt_keeps_own_units() {
+    let mut full = Full::new();
+    // A short window starts at time zero.
+    let time = |micros: u64| Timestamp::from_micros(60_000_000 + micros);
+    let window = |limit, micros| {
+        let quota = Quota::new(limit, Duration::from_micros(micros));
+        Policy::fixed_window_counter("p", quota).expect("builds")
+    };
+    let (long, short) = (window(20, 1_000_000), window(5, 60));
+    let mut charge = |policy: &Policy, key: &str, cost, now| {
+        let key = Key::from(key);
+        let charges = [Charge::new(policy, &key, Cost::new(cost))];
+        let verdict = full.decide(&charges, now).expect("decides");
+        let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
+        (verdict.decisions()[0].remaining, receipt)
+    };
+    // The store has room for two keys.
+    charge(&long, "other", 1, time(0));
+    charge(&long, "known", 1, time(0));
+    charge(&short, "new", 1, time(0));
+    let (remaining, receipt) = charge(&short, "known", 1, time(1));
+    assert_eq!(remaining, 3, "both charges are in the overflow entry");
+    let receipt = receipt.expect("a charge");
+    let settled = full.settle(&receipt, Cost::ZERO, time(60)).expect("settles");
+    assert_eq!(settled, Settlement::Returned { units: 0 });
+    let known = Key::from("known");
+    let look = full.decide(&[Charge::new(&long, &known, Cost::ZERO)], time(60)).expect("decides");
+    assert_eq!(look.decisions()[0].remaining, 19);
+}
+
 /// A store that fails while it is told to.
 #[derive(Clone, Debug)]
 struct Failing<S>(S, Arc<AtomicBool>);
@@ -210,6 +244,24 @@ impl Subject for Falling {
     fn fail(&mut self, is_down: bool) {
         self.is_down.store(is_down, Ordering::Relaxed);
     }
+}
+
+/// During an outage two requests reserve ten units each, and the bucket's local share refills five.
+/// The first refund is exact under this share: all ten units are still missing.
+#[test]
+fn local_charges_are_settled_under_the_share() {
+    let mut falling = Falling::new();
+    let quota = Quota::new(200, Duration::from_secs(200));
+    let bucket = Policy::token_bucket("p", quota).expect("builds");
+    let time = |seconds: u64| Timestamp::from_micros(1_000_000 * (60 + seconds));
+    falling.fail(true);
+    let charges = [Charge::new(&bucket, &Key::GLOBAL, Cost::new(10))];
+    let receipts = [1, 2].map(|id| {
+        let verdict = falling.decide(&charges, time(0)).expect("the local store decides");
+        verdict.receipts(&charges, || ReceiptId(id)).next().expect("a charge")
+    });
+    let settled = falling.settle(&receipts[1], Cost::ZERO, time(10)).expect("settles");
+    assert_eq!(settled, Settlement::Returned { units: 10 });
 }
 
 mod fallback {

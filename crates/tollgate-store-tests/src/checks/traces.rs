@@ -113,8 +113,9 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
     }
 }
 
-/// The verdict without the buckets' counts of refunded units.
-fn without_refunds(verdict: &Verdict) -> Verdict {
+/// Returns the verdict without the buckets' counts of refunded units. A store that has forgotten an
+/// unused key counts its refunds anew.
+pub fn without_refunds(verdict: &Verdict) -> Verdict {
     let decisions = verdict.decisions().iter().map(|decision| match decision.outcome {
         Outcome::Allow { delay, charged_at, .. } => {
             let outcome = Outcome::Allow { delay, charged_at, refunded: 0 };

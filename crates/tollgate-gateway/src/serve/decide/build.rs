@@ -18,9 +18,9 @@ use tollgate_config::plan::{
     Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
 
-use super::client_identity::{ClientIdentity, Found, Identity};
+use super::client_identity::{ClientIdentity, Identity};
 use super::denials::Denials;
-use super::facts::Facts;
+use super::facts::{Facts, Found};
 use super::key_sources;
 use super::llm::LlmDenials;
 use super::settled::Prices;

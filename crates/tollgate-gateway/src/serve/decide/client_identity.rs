@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use tollgate::key::{
     ApiKeys, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead, Subject,
-    SubjectKind, SubjectName,
+    SubjectName,
 };
 use tollgate_config::files;
 use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
-use super::facts::Facts;
 use super::key_sources::{addresses, client_ip, place};
 use super::keys::{KeySet, KeySets};
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
@@ -18,11 +17,11 @@ use super::values::value;
 use crate::serve::edge::client_certificate::client_certificate;
 use crate::serve::error::BuildError;
 
-/// The request's client. All of a route's limits read it from the request's [`Facts`], so `identity`
-/// is evaluated only once.
+/// The request's client. All of a route's limits read it from the request's facts, so `identity` is
+/// evaluated only once.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
-    found: Result<Option<Subject>, Arc<KeyError>>,
+    pub(super) found: Result<Option<Subject>, Arc<KeyError>>,
     pub tier: Option<usize>,
 }
 
@@ -51,7 +50,7 @@ impl ClientIdentity {
 
 #[derive(Clone)]
 pub struct Identity {
-    links: Arc<[Link]>,
+    pub(super) links: Arc<[Link]>,
     /// The fetched key sets, refreshed until the last clone is dropped.
     pub(crate) key_sets: Arc<[Arc<KeySet>]>,
 }
@@ -63,8 +62,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-struct Link {
-    source: Box<dyn KeySource>,
+pub(super) struct Link {
+    pub(super) source: Box<dyn KeySource>,
     /// The tier for all clients from this source, unless a claim determines it.
     tier: Option<usize>,
     claim: Option<TierClaim>,
@@ -81,7 +80,10 @@ impl Link {
         Self { source: Box::new(source), tier, claim: None }
     }
 
-    fn find(&self, head: &RequestHead<'_>) -> Result<Option<(Subject, Option<usize>)>, KeyError> {
+    pub(super) fn find(
+        &self,
+        head: &RequestHead<'_>,
+    ) -> Result<Option<(Subject, Option<usize>)>, KeyError> {
         let Some(TierClaim { user, name, tiers }) = &self.claim else {
             return Ok(self.source.subject(head)?.map(|subject| (subject, self.tier)));
         };
@@ -163,63 +165,6 @@ impl Identity {
             }
         }
         ClientIdentity { found: Ok(None), tier: None }
-    }
-}
-
-pub(crate) struct Found(pub(crate) Identity);
-
-impl KeySource for Found {
-    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        match Facts::of(head).map(|facts| &facts.client.found) {
-            Some(Ok(found)) => Ok(found.clone()),
-            Some(Err(error)) => Err(match **error {
-                KeyError::Ambiguous => KeyError::Ambiguous,
-                _ => KeyError::Other(Box::new(Arc::clone(error))),
-            }),
-            None => Ok(None),
-        }
-    }
-
-    fn can_be_missing(&self) -> bool {
-        self.0.can_be_missing()
-    }
-
-    fn named(&self, name: &SubjectName) -> Option<Subject> {
-        self.0.links.iter().find_map(|link| link.source.named(name))
-    }
-}
-
-/// A key source that finds only a request's user, even if an earlier source finds another client.
-pub(crate) struct Users(pub(crate) Identity);
-
-impl KeySource for Users {
-    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        // In a replay, the log names the user.
-        if let Some(Ok(Some(subject))) = Facts::of(head).map(|facts| &facts.client.found)
-            && subject.kind == SubjectKind::User
-        {
-            return Ok(Some(subject.clone()));
-        }
-        for link in &*self.0.links {
-            match link.find(head) {
-                Ok(Some((subject, _))) if subject.kind == SubjectKind::User => {
-                    return Ok(Some(subject));
-                }
-                // A recorded line without an address may still have a user.
-                Ok(_) | Err(KeyError::UnixPeer) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
-    }
-
-    fn can_be_missing(&self) -> bool {
-        true
-    }
-
-    fn named(&self, name: &SubjectName) -> Option<Subject> {
-        let subject = self.0.links.iter().find_map(|link| link.source.named(name))?;
-        (subject.kind == SubjectKind::User).then_some(subject)
     }
 }
 

@@ -1,9 +1,11 @@
-//! What a request's head does not show.
+//! What a request's head does not show, and the clients that limits find there.
 
-use tollgate::key::RequestHead;
+use std::sync::Arc;
+
+use tollgate::key::{KeyError, KeySource, RequestHead, Subject, SubjectKind, SubjectName};
 use tollgate_llm::Call;
 
-use super::client_identity::ClientIdentity;
+use super::client_identity::{ClientIdentity, Identity};
 
 /// What the gateway found out about a request before its decision. It is stored in the request's
 /// extensions, because keys, tiers and costs of a limit only see a request's head.
@@ -21,5 +23,63 @@ impl Facts {
 
     pub(crate) fn of<'a>(head: &RequestHead<'a>) -> Option<&'a Self> {
         head.extensions.get()
+    }
+}
+
+/// Key source: the client that was found before the decision.
+pub(crate) struct Found(pub(crate) Identity);
+
+impl KeySource for Found {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        match Facts::of(head).map(|facts| &facts.client.found) {
+            Some(Ok(found)) => Ok(found.clone()),
+            Some(Err(error)) => Err(match **error {
+                KeyError::Ambiguous => KeyError::Ambiguous,
+                _ => KeyError::Other(Box::new(Arc::clone(error))),
+            }),
+            None => Ok(None),
+        }
+    }
+
+    fn can_be_missing(&self) -> bool {
+        self.0.can_be_missing()
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        self.0.links.iter().find_map(|link| link.source.named(name))
+    }
+}
+
+/// A key source that finds only a request's user, even if an earlier source finds another client.
+pub(crate) struct Users(pub(crate) Identity);
+
+impl KeySource for Users {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        // In a replay, the log names the user.
+        if let Some(Ok(Some(subject))) = Facts::of(head).map(|facts| &facts.client.found)
+            && subject.kind == SubjectKind::User
+        {
+            return Ok(Some(subject.clone()));
+        }
+        for link in &*self.0.links {
+            match link.find(head) {
+                Ok(Some((subject, _))) if subject.kind == SubjectKind::User => {
+                    return Ok(Some(subject));
+                }
+                // A recorded line without an address may still have a user.
+                Ok(_) | Err(KeyError::UnixPeer) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let subject = self.0.links.iter().find_map(|link| link.source.named(name))?;
+        (subject.kind == SubjectKind::User).then_some(subject)
     }
 }

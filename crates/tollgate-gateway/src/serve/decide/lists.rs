@@ -3,7 +3,8 @@ use tollgate::key::{ApiKey, ApiKeys, UnverifiedApiKey};
 use tollgate_config::files;
 use tollgate_config::plan::{IdentitySource, Plan, SubjectsPlan};
 
-use super::client_identity::{Identity, Users};
+use super::client_identity::Identity;
+use super::facts::Users;
 use super::key_sources::{addresses, place};
 use crate::serve::error::BuildError;
 

@@ -32,7 +32,8 @@ impl Charges {
     }
 
     /// Adds a limit that applies.
-    #[inline]
+    // Without calls, a request with two limits takes 60 instructions less, also below.
+    #[inline(always)]
     pub fn push(&mut self, applied: AppliedLimit, limits: &Limits) {
         if self.list.is_empty() {
             self.list.reserve(limits.len());
@@ -63,7 +64,7 @@ impl Charges {
     }
 
     /// Writes a verdict's decisions into the charges.
-    #[inline]
+    #[inline(always)]
     pub fn fill_in(&mut self, verdict: &Verdict) {
         for (applied, decision) in self.list.iter_mut().zip(verdict.decisions()) {
             applied.decision = *decision;
@@ -73,7 +74,7 @@ impl Charges {
 
     /// Writes the store's reply into the charges, or applies the failure policies. A request that
     /// may not wait needs no [`Request`](crate::Request), because it has no other step.
-    #[inline]
+    #[inline(always)]
     pub fn conclude(&mut self, limits: &Limits, reply: Result<Verdict, StoreError>) -> Conclusion {
         let verdict = match reply {
             Ok(verdict) => verdict,

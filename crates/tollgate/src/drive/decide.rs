@@ -62,7 +62,7 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         self.end(decided, &timer, conclusion, patience)
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(
         self: &Arc<Self>,
         decided: &mut Decided,

@@ -84,7 +84,7 @@ impl<St: Store, X> Driver<St, X> {
     }
 
     /// Records a decision, and collects the state of a request that passes. Returns its delay.
-    #[inline]
+    #[inline(always)]
     pub(super) fn conclude(
         &self,
         decided: &mut Decided,

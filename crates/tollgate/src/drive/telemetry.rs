@@ -95,7 +95,7 @@ impl Telemetry {
         timer
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record(
         &self,
         limits: &Limits,
@@ -104,9 +104,19 @@ impl Telemetry {
         conclusion: &Conclusion,
         store: &'static str,
     ) {
-        if cfg!(not(feature = "metrics")) && timer.spans.is_none() {
-            return;
+        if cfg!(feature = "metrics") || timer.spans.is_some() {
+            self.record_each(limits, charges, timer, conclusion, store);
         }
+    }
+
+    fn record_each(
+        &self,
+        limits: &Limits,
+        charges: &Charges,
+        timer: &DecisionTimer,
+        conclusion: &Conclusion,
+        store: &'static str,
+    ) {
         #[cfg(feature = "metrics")]
         let seconds = timer.started.map(|started| self.timer.stop(started, store));
         let is_admitted = matches!(conclusion, Conclusion::Pass(_));

@@ -72,8 +72,7 @@ impl Charges {
     }
 
     /// Writes the store's reply into the charges, or applies the failure policies. A request that
-    /// may not wait needs no [`Request`](crate::Request): this is its
-    /// only step.
+    /// may not wait needs no [`Request`](crate::Request), because it has no other step.
     #[inline]
     pub fn conclude(&mut self, limits: &Limits, reply: Result<Verdict, StoreError>) -> Conclusion {
         let verdict = match reply {

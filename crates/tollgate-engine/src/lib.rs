@@ -30,6 +30,7 @@
 mod applied;
 mod charges;
 mod corrections;
+mod estimate;
 mod limit;
 mod queue;
 mod request;

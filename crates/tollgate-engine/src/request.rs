@@ -6,13 +6,13 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, Micros, Outcome, Policy, Refill, Source, StoreError,
-    Timestamp, Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, Policy, Source, StoreError, Timestamp, Verdict,
 };
 
 use crate::applied::AppliedLimit;
 use crate::charges::Charges;
 use crate::corrections::Refunds;
+use crate::estimate::{denied_under, earliest};
 use crate::limit::{Limits, Mode};
 use crate::queue::{Arrival, KeySet, LaneKey, Member, Ticket};
 use crate::step::{Conclusion, Question, Rejection, Step};
@@ -407,69 +407,5 @@ impl Request {
     }
 }
 
-/// Returns the earliest time at which a charge can be allowed after `ahead` units of earlier
-/// requests. Returns `None` for a concurrency limit, where only the end of other requests matters,
-/// and for an undecided policy, because its numbers are placeholders.
-fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Option<Micros> {
-    let (wait, units) = match decision.outcome {
-        _ if policy.is_concurrency() => return None,
-        Outcome::Undecided => return None,
-        Outcome::Deny { retry_after } => (retry_after, ahead),
-        _ => {
-            let units = ahead.saturating_add(cost.get());
-            (Micros::ZERO, units.saturating_sub(decision.remaining))
-        }
-    };
-    let (units, limit) = (u128::from(units), u128::from(policy.quota().limit()));
-    let window = u128::from(policy.window().get());
-    let more = match policy.algorithm() {
-        Some(Algorithm::TokenBucket { refill: Refill::Greedy } | Algorithm::LeakyBucket { .. }) => {
-            units * window / limit
-        }
-        _ if wait == Micros::ZERO => units.saturating_sub(1) / limit * window,
-        _ => units / limit * window,
-    };
-    Some(Micros::new(wait.get().saturating_add(u64::try_from(more).unwrap_or(u64::MAX))))
-}
-
-fn denied_under(
-    keys: KeySet,
-    verdict: &Verdict,
-    retry_after: impl Fn(usize, &Decision) -> Micros,
-) -> Verdict {
-    let decisions = verdict.decisions().iter().enumerate().map(|(number, decision)| {
-        let outcome = match decision.outcome {
-            Outcome::Allow { .. } | Outcome::WouldAllow | Outcome::Deny { .. }
-                if keys.contains(number) =>
-            {
-                let retry_after = retry_after(number, decision).max(Micros::new(1));
-                Outcome::Deny { retry_after }
-            }
-            Outcome::Allow { .. } => Outcome::WouldAllow,
-            other => other,
-        };
-        Decision { outcome, ..*decision }
-    });
-    Verdict::new(false, verdict.decided_at(), decisions).with_source(verdict.source())
-}
-
 /// How often the first waiter for a concurrency limit asks the store.
 const RETRY_INTERVAL: Micros = Micros::new(25_000);
-
-#[cfg(test)]
-mod tests {
-    use tollgate_core::Quota;
-
-    use super::*;
-
-    /// A Redis Cluster, or a remembered denial, decides only some policies of a denied request.
-    #[test]
-    fn undecided_policies_do_not_reject_waiters() {
-        let policy = Policy::token_bucket("slow", Quota::per_minute(1)).unwrap();
-        let earliest = |decision| earliest(&policy, Cost::ONE, &decision, 0);
-        let undecided = Decision::undecided(1);
-        assert_eq!(earliest(undecided), None);
-        let without_units = Decision { outcome: Outcome::WouldAllow, ..undecided };
-        assert_eq!(earliest(without_units), Some(Micros::new(60_000_000)));
-    }
-}

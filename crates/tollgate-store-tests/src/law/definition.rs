@@ -103,7 +103,8 @@ fn interval(policy: &Policy, charges: &[Units], now: u64) -> u64 {
 /// Units that the bucket has refilled since the charge are not returned again. If all of them
 /// belong to this charge, these are `surplus` minus the refilled units. But the bucket may also have
 /// refilled earlier charges' units first, so it returns what is left of its level just after the
-/// charge, if that is more. Refunds of other charges since then are subtracted from it.
+/// charge, if that is more. Refunds of other charges since then are subtracted from it, and what the
+/// bucket refills in a microsecond, because a receipt contains the level as a time.
 pub(super) fn refund(policy: &Policy, flow: &[Units], place: usize, surplus: u64, now: u64) -> u64 {
     let window = u128::from(policy.window().get());
     let charge = flow[place];
@@ -111,7 +112,9 @@ pub(super) fn refund(policy: &Policy, flow: &[Units], place: usize, surplus: u64
     let others = flow[place + 1..].iter().filter(|it| it.units < 0);
     // A refund takes whole units, and then up to a unit more is not missing.
     let refunded = others.map(|it| u128::from(it.units.unsigned_abs()) + 1).sum::<u128>() * window;
-    let left = level(policy, &flow[..=place], charge.at).saturating_sub(refilled + refunded);
+    let microsecond = u128::from(policy.quota().limit());
+    let lost = refilled + refunded + microsecond;
+    let left = level(policy, &flow[..=place], charge.at).saturating_sub(lost);
     let own = (u128::from(surplus) * window).saturating_sub(refilled);
     let missing = level(policy, flow, now);
     let least = left.max(own).min(u128::from(surplus) * window).min(missing);

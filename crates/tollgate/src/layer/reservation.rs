@@ -38,7 +38,8 @@ use crate::drive::Open;
 pub struct Reservation(SmallVec<[Arc<Open>; 1]>);
 
 impl Reservation {
-    /// Corrects the estimate to the `actual` cost. See [`Reserve`] for the effect.
+    /// Corrects the estimate to the `actual` cost. See [`Reserve`](crate::limit::Reserve) for the
+    /// effect.
     ///
     /// This does not wait for the store. If the store fails, the estimate becomes final, and a
     /// `tollgate` event reports the failure.

@@ -1,6 +1,7 @@
 //! The HTML report of `tollgate replay`, in a browser.
 
 use std::fs;
+use std::sync::Arc;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -8,8 +9,9 @@ use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::store::Timestamp;
 use tollgate::{Policy, Quota};
+use tollgate_engine::{Charges, Limit, Limits};
 use tollgate_replay::html::{self, ClientLimit};
-use tollgate_replay::{Ask, Client, Replay, Report, Request};
+use tollgate_replay::{Client, Replay, Report, Request};
 
 use super::browser::{TOO_WIDE, Tab};
 use super::support::bless;
@@ -20,6 +22,7 @@ fn report() -> Report {
         Policy::token_bucket("client", Quota::per_minute(6)).unwrap(),
         Policy::sliding_window_log("client-day", Quota::per_day(300)).unwrap(),
     ];
+    let limits = Arc::new(Limits::new(policies.map(Limit::new)));
     let mut random = fastrand::Rng::with_seed(7);
     let mut replay = Replay::new();
     for second in 0..7 * 86_400_u64 {
@@ -33,8 +36,8 @@ fn report() -> Report {
         let client = Client { key: &key, name: &name };
         let at = Timestamp::from_micros((MONDAY + second) * 1_000_000);
         for _ in 0..if random.u32(0..400) == 0 { 18 } else { 1 } {
-            let asks = policies.each_ref().map(|policy| Ask::new(policy, &key, Cost::ONE));
-            replay.request(&Request::new(at, &asks).of(client).by("home")).unwrap();
+            let charges = Charges::of_each(&limits, &key, Cost::ONE);
+            replay.request(Request::new(at, &limits, charges).of(client).by("home")).unwrap();
         }
     }
     replay.finish().unwrap()

@@ -160,13 +160,13 @@ fn turn<St: Store, X: Send + Sync + 'static>(
 ) -> impl Future<Output = Admitted<St, X>> + Send + use<St, X> {
     let admitted = Admitted::new(driver, decided);
     let limit = driver.limits.delaying().filter(|_| delay > Micros::ZERO);
-    let timer = limit.map(|limit| driver.telemetry.start_waiting(limit));
+    let waiting = limit.map(|limit| driver.telemetry.start_waiting(limit));
     let end = (delay > Micros::ZERO).then(|| sleep(Duration::from(delay)));
     async move {
+        let _waiting = waiting;
         if let Some(end) = end {
             end.await;
         }
-        drop(timer);
         admitted
     }
 }

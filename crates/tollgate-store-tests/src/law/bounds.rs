@@ -3,10 +3,10 @@
 use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Settlement, Source};
 
 use super::Subject;
-use super::definition;
+use super::definition::{self, Units};
 use super::generate::{Mix, Versions, is_interval};
 use super::history::{History, KEY_COUNT, START};
-use super::ledger::{Ledger, Slot};
+use super::ledger::{Charges, Ledger, Slot};
 use super::play::{Event, Play, What};
 use super::shrink::hold;
 
@@ -79,8 +79,8 @@ fn never_more<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(),
                     continue;
                 }
                 let charges = ledger.charges(&slot);
-                let own = charges.own(made.policy);
-                let more = charges.again(made.policy) + play.subject.excess(&policy);
+                let (own, excess) = own(play, &charges, made.policy, &policy);
+                let more = charges.again(made.policy) + excess;
                 // An expired bucket may be forgotten, and then its intervals start anew.
                 let is_exempt = is_interval(&policy) && charges.again(made.policy) > 0;
                 if !is_exempt && !definition::fits(&policy, &own, charges.seen(event.at), more) {
@@ -103,9 +103,9 @@ fn never_more<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(),
         for (policy, slot, remaining) in looks(play, ledger, events) {
             let rule = ledger.policy(policy, &slot);
             let charges = ledger.charges(&slot);
-            let own = charges.own(policy);
+            let (own, excess) = own(play, &charges, policy, &rule);
             let counted = definition::counted(&rule, &own, charges.seen(play.now));
-            let more = charges.again(policy) + play.subject.excess(&rule);
+            let more = charges.again(policy) + excess;
             let most = (rule.capacity() + more).saturating_sub(counted);
             if is_rate_limit(&rule) && !is_interval(&rule) && remaining > most {
                 return Err(format!(
@@ -116,6 +116,19 @@ fn never_more<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(),
         }
         Ok(())
     })
+}
+
+/// What was charged under a version, and the units that a lease's block may add. A block that was
+/// taken before a debt is used after it, so debts do not count beside blocks.
+fn own<S: Subject>(
+    play: &Play<'_, S>,
+    charges: &Charges,
+    policy: usize,
+    rule: &Policy,
+) -> (Vec<Units>, u64) {
+    let excess = play.subject.excess(rule);
+    let own = if excess > 0 { charges.admitted(policy) } else { charges.own(policy) };
+    (own, excess)
 }
 
 /// The first version is the larger one, see [`Versions::Pair`].

@@ -195,7 +195,15 @@ impl Charges {
     /// What was charged under one version, without refunded units. With other versions beside it, a
     /// debt does not count: its version may have no state, and then it counts under another one.
     pub(super) fn own(&self, policy: usize) -> Vec<Units> {
-        let counts_debts = self.used.len() == 1;
+        self.entries_of(policy, self.used.len() == 1)
+    }
+
+    /// The same without debts.
+    pub(super) fn admitted(&self, policy: usize) -> Vec<Units> {
+        self.entries_of(policy, false)
+    }
+
+    fn entries_of(&self, policy: usize, counts_debts: bool) -> Vec<Units> {
         let counts = |entry: &&Entry| entry.policy == policy && (counts_debts || !entry.is_debt);
         let own = self.entries.iter().filter(counts);
         in_order(own.map(|entry| Units { at: entry.at, units: entry.units.cast_signed() }))

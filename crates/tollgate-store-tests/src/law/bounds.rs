@@ -10,9 +10,8 @@ use super::ledger::{Charges, Ledger, Slot};
 use super::play::{Event, Play, What};
 use super::shrink::hold;
 
-/// What a version of a quota has admitted alone satisfies this version's own definition at every
-/// instant, also if other versions are used side by side. So all versions together never admit
-/// more than the sum of what each admits alone.
+/// A quota version's own charges satisfy its definition at every instant, also if other versions are
+/// used side by side. So all versions together never admit more than the sum of their own quotas.
 pub fn versions_admit_no_more_than_alone<S: Subject>(make: impl Fn() -> S) {
     hold("versions_admit_no_more_than_alone", make, Mix::default(), never_more);
 }
@@ -54,8 +53,8 @@ pub fn permits_stay_below_every_maximum<S: Subject>(make: impl Fn() -> S) {
 /// * At any instant, a quota with one version has at least its capacity minus what counts. For
 ///   windows and logs, refunded units do not count at all. For buckets they do not count from their
 ///   refund on, and a greedy bucket refunds all units that it has not refilled since the charge.
-/// * At any instant, each version of a quota counts each unit at most once, so its remaining units
-///   are at least its capacity minus all units that were charged.
+/// * At any instant, each quota version counts each unit at most once, so its remaining units are at
+///   least its capacity minus all charged units.
 pub fn fewer_is_bounded<S: Subject>(make: impl Fn() -> S) {
     let name = "fewer_is_bounded";
     hold(name, &make, Mix::default(), not_fewer);
@@ -118,7 +117,7 @@ fn never_more<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(),
     })
 }
 
-/// What was charged under a version, and the units that a lease's block may add. A block that was
+/// Returns a version's charges, and the units that a lease's block may add. A block that was
 /// taken before a debt is used after it, so debts do not count beside blocks.
 fn own<S: Subject>(
     play: &Play<'_, S>,
@@ -330,7 +329,7 @@ fn walk_to_end<'h, S: Subject>(
     Ok(play)
 }
 
-/// What remains under each version of each quota that an event has touched.
+/// The remaining units under each version of each quota that an event has changed.
 fn looks<S: Subject>(
     play: &mut Play<'_, S>,
     ledger: &Ledger<'_>,

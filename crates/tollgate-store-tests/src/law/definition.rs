@@ -102,9 +102,9 @@ fn interval(policy: &Policy, charges: &[Units], now: u64) -> u64 {
 ///
 /// Units that the bucket has refilled since the charge are not returned again. If all of them
 /// belong to this charge, these are `surplus` minus the refilled units. But the bucket may also have
-/// refilled earlier charges' units first, so it returns what is left of its level just after the
-/// charge, if that is more. Refunds of other charges since then are subtracted from it, and what the
-/// bucket refills in a microsecond, because a receipt contains the level as a time.
+/// refilled earlier charges' units first, so it returns the rest of its level just after the charge,
+/// if that is more. Later refunds of other charges are subtracted from this rest. So is the refill
+/// of a microsecond, because a receipt contains the level as a time.
 pub(super) fn refund(policy: &Policy, flow: &[Units], place: usize, surplus: u64, now: u64) -> u64 {
     let window = u128::from(policy.window().get());
     let charge = flow[place];
@@ -131,8 +131,8 @@ pub(super) fn delay(policy: &Policy, charges: &[Units], now: u64) -> u64 {
     seen - now + u64::try_from(drains).expect("a short time")
 }
 
-/// Whether the last of these charges, made at `now`, was within the policy. A bucket that is refilled in intervals
-/// is judged by its promise instead of its level, because refunded or foreign charges also start
+/// Whether the last of these charges, made at `now`, was within the policy. A bucket that is
+/// refilled in intervals is judged by its promise instead of its level, because refunded or foreign charges also start
 /// intervals: in any span, it grants its capacity and `limit` units per interval that ends.
 pub(super) fn fits(policy: &Policy, charges: &[Units], now: u64, more: u64) -> bool {
     let Some(last) = charges.last() else { return true };

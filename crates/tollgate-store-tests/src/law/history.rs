@@ -38,7 +38,7 @@ pub(super) struct Step {
 pub(super) enum Action {
     /// A request.
     Ask(Vec<Asked>),
-    /// A request whose client, if it is denied, waits as long as it was told and asks again.
+    /// A request that is repeated after its `retry_after` if it is denied.
     Obey(Vec<Asked>),
     /// Corrects charge `nth` of step `of` to `actual` units.
     Settle {

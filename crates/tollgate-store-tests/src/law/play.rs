@@ -75,8 +75,8 @@ impl<'a, S: Subject> Play<'a, S> {
         self.now = self.now.saturating_add_signed(step.after);
     }
 
-    /// Takes a step whose instant has come. Returns what happened, which is nothing if the step
-    /// refers to a charge that was not made.
+    /// Takes a step at its instant, and returns its events. There are none if the step refers to a
+    /// charge that was not made.
     pub(super) fn take(&mut self, step: &Step) -> Vec<Event> {
         match &step.action {
             Action::Ask(asked) => Vec::from_iter(self.ask(step.id, asked, false)),
@@ -141,7 +141,8 @@ impl<'a, S: Subject> Play<'a, S> {
         Some(self.event(What::Decided { asked: asked.to_vec(), verdict, made, has_obeyed }))
     }
 
-    /// Asks, waits as long as the denial says, and asks again. Meanwhile others look at the key.
+    /// Sends a request, waits for its `retry_after`, and repeats it. Other requests only look at the
+    /// key meanwhile.
     fn obey(&mut self, step: usize, asked: &[Asked]) -> Vec<Event> {
         let Some(first) = self.ask(step, asked, false) else { return Vec::new() };
         let What::Decided { verdict, .. } = &first.what else { return vec![first] };
@@ -158,7 +159,7 @@ impl<'a, S: Subject> Play<'a, S> {
         [Some(first), early, again].into_iter().flatten().collect()
     }
 
-    /// Looks whether a single charge would have been allowed a microsecond before `wait` is over.
+    /// Checks whether a single charge would have been allowed a microsecond before `wait` is over.
     fn early(&mut self, asked: &[Asked], wait: u64) -> Option<Event> {
         let [charge] = asked else { return None };
         if wait < 2 || !charge.enforce || charge.dry {
@@ -202,7 +203,7 @@ impl<'a, S: Subject> Play<'a, S> {
         }
     }
 
-    /// Asks what a version would decide now, without charging it.
+    /// Returns a version's decision at this instant, without a charge.
     pub(super) fn look(&mut self, policy: usize, index: usize, cost: u64) -> Option<Verdict> {
         let (policy, key) = (&self.history.policies[policy], key(index));
         let charge = Charge::new(policy, &key, Cost::new(cost)).dry();
@@ -230,8 +231,8 @@ fn is_made(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     !charge.dry && (charge.enforce || !others.any(|other| other.shares_quota_with(charge)))
 }
 
-/// How long a denied client has to wait: as long as the policies that deny it say, in microseconds.
-/// Returns `None` if the request was allowed, or can never be.
+/// Returns a denied client's wait in microseconds: the longest `retry_after`. `None` if the request
+/// was allowed, or can never be.
 pub(super) fn told_wait(asked: &[Asked], verdict: &Verdict) -> Option<u64> {
     if verdict.is_admitted() {
         return None;

@@ -1,4 +1,4 @@
-//! Laws about what makes no difference: a history is played with it and without it.
+//! Laws about steps that make no difference: a history is played with these steps and without.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::play::{Play, What};
 use super::shrink::{hold, without};
 use crate::checks::MODES;
 
-/// A store forgets expired keys when it likes, which may make a difference if the clock steps back.
+/// A store may forget expired keys at any time, which can make a difference if the clock steps back.
 /// So these laws have no clock steps.
 const MIX: Mix = Mix {
     versions: Versions::Any,
@@ -32,8 +32,8 @@ pub fn denials_change_nothing<S: Subject>(make: impl Fn() -> S) {
     hold("denials_change_nothing", make, MIX, denials);
 }
 
-/// Shadow charges under names of their own change no other answer of a request: neither decisions
-/// nor waits, delays or numbers. They may be anywhere in a request, under any algorithm and failure
+/// Shadow charges under other names change no other answer: neither decisions nor waits, delays or
+/// numbers. They may be anywhere in a request, under any algorithm and failure
 /// policy, and settled to more or less.
 ///
 /// A store that bounds its memory also needs room for the keys of shadow charges. So when it is
@@ -42,7 +42,7 @@ pub fn shadow_changes_nothing<S: Subject>(make: impl Fn() -> S) {
     hold("shadow_changes_nothing", make, MIX, shadow);
 }
 
-/// What a caller learns.
+/// A store's answer to a caller.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
     /// By the number of the charge.
@@ -75,7 +75,7 @@ fn answers<S: Subject>(play: &mut Play<'_, S>, step: &Step) -> Answers {
     answers
 }
 
-/// What a decision tells a caller. A receipt's count of earlier refunds depends on whether the store
+/// Returns the decision without details that may differ. A receipt's count of earlier refunds depends on whether the store
 /// has forgotten an unused key.
 fn told(decision: &Decision) -> Decision {
     let mut told = *decision;
@@ -128,7 +128,7 @@ fn denials<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(), St
         }
         let all = asked.clone();
         asked.retain(|charge| {
-            // A charge for nothing is enforced, and then a shadow charge to its quota takes nothing.
+            // A charge with cost 0 is enforced, and then a shadow charge to its quota takes no units.
             let is_alone = all.iter().filter(|other| other.policy == charge.policy).count() == 1;
             !charge.dry && (charge.cost > 0 || !is_alone)
         });
@@ -184,7 +184,7 @@ fn with_shadows(history: &History) -> History {
         match &mut step.action {
             Action::Ask(asked) | Action::Obey(asked) => {
                 for shadow in shadows.into_iter().take(rng.usize(..=2)) {
-                    // Versions of a quota do not mix in one request.
+                    // A request has one version of each quota.
                     asked.insert(rng.usize(..=asked.len()), shadow);
                 }
             }

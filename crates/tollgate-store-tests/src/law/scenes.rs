@@ -1,4 +1,4 @@
-//! Short histories with exact answers: each was once wrong.
+//! Short histories with exact answers, each of which was wrong at some time.
 //!
 //! Times are in seconds since the start of the scene, at which a window of every length starts.
 
@@ -57,7 +57,8 @@ impl<S: Subject> Scene<S> {
         self.subject.settle(receipt, Cost::new(actual), now).expect("no outage");
     }
 
-    /// Asks for one unit, and waits each time as long as told. Returns the waits in seconds.
+    /// Requests one unit until it is allowed, and waits for each `retry_after`. Returns the waits in
+    /// seconds.
     fn obey(&mut self, policy: &Policy) -> Vec<f64> {
         let mut waits = Vec::new();
         while let Some(wait) = self.ask(policy, 1).0.retry_after() {
@@ -120,8 +121,8 @@ pub fn counter_becomes_shorter<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.obey(&short), [3.2]);
 }
 
-/// Two logs of one key are asked in turn. Each counts what the other has admitted, so both together
-/// admit what a list of all charges allows.
+/// Requests alternate between a key's two logs. Each log also counts the other's charges, so both
+/// together admit as many requests as a list of all charges allows.
 fn logs_take_turns<S: Subject>(make: impl Fn() -> S, logs: [(u64, u64); 2], seconds: u64) -> u64 {
     let mut scene = Scene::start(make);
     let mut admitted: Vec<u64> = Vec::new();

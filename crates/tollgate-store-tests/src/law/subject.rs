@@ -1,4 +1,4 @@
-//! What the laws judge: a store whose time is an argument.
+//! The store that laws judge, with the time as an argument.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use tollgate_core::{
 use crate::is_long;
 use crate::reference::Reference;
 
-/// A store whose time is an argument.
+/// A store with the time as an argument.
 ///
 /// A method returns `None` if the store could not decide and has changed no state.
 pub trait Subject {
@@ -31,7 +31,7 @@ pub trait Subject {
         let _ = is_down;
     }
 
-    /// Gives a policy of a random history further settings, such as a lease.
+    /// Adds settings to a random policy, such as a lease.
     fn adapt(policy: Policy) -> Policy {
         policy
     }
@@ -86,7 +86,7 @@ impl<S: Store, C: FnMut(Timestamp)> Timed<S, C> {
     }
 }
 
-/// Returns what a store that replies immediately replied.
+/// Returns the reply of a store that replies immediately.
 fn now<T: Send + 'static, F>(reply: Reply<F>) -> Option<T>
 where
     F: Future<Output = Result<T, StoreError>>,

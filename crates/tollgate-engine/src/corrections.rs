@@ -50,8 +50,8 @@ impl Refunds {
     }
 }
 
-/// Returns a charge's actual cost, if the outcome of its request corrects it. `counts` says whether
-/// the outcome counts, if the limit distinguishes outcomes. `stated` is the actual cost, if an
+/// Returns a charge's actual cost, if the request's outcome corrects it. `counts` is whether the
+/// outcome counts, if the limit distinguishes outcomes. `stated` is the actual cost, if an
 /// estimate was charged and the outcome states the cost.
 pub fn actual_cost(
     policy: &Policy,

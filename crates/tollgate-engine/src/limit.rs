@@ -64,7 +64,7 @@ pub struct Limit {
     pub in_tiers: Box<[Policy]>,
     /// What happens to a request beyond the quota.
     pub mode: Mode,
-    /// What is corrected at the end of a request.
+    /// Which charges are corrected after the request.
     pub corrects: Corrects,
 }
 

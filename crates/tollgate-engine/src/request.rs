@@ -38,11 +38,11 @@ enum State {
     Entered(Box<Place>),
     /// Sleeps in the queue.
     Sleeping(Box<Place>),
-    /// Asked the store to charge, as the first request under each of its keys.
+    /// Called the store to charge. No earlier request waits for its keys.
     Retried(Box<Place>),
     /// Asked for the numbers of its rejection.
     Leaving(Leaving),
-    /// Asked the store to charge for the last time.
+    /// Called the store to charge for the last time.
     Last,
     Over,
 }
@@ -120,6 +120,9 @@ impl Request {
     }
 
     /// Continues with the store's reply to the last question.
+    ///
+    /// # Panics
+    /// The last step was not [`Step::Ask`].
     pub fn on_reply(
         &mut self,
         limits: &Limits,
@@ -176,7 +179,10 @@ impl Request {
         }
     }
 
-    /// Continues after a sleep, which may have ended early.
+    /// Continues after a sleep, even if the sleep was shorter than requested.
+    ///
+    /// # Panics
+    /// The last step was not [`Step::Sleep`].
     pub fn on_wake(&mut self, now: Timestamp) -> Step {
         match mem::replace(&mut self.state, State::Over) {
             State::Sleeping(place) => {

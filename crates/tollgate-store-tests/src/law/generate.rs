@@ -113,8 +113,8 @@ impl Writer<'_> {
         Step { id, after, action }
     }
 
-    /// Two requests of a client reserve units, and one of them gets its units back. The bucket
-    /// drains, a third request takes some units, and only then the other one is settled. Random
+    /// Two requests reserve units, and the first is refunded. The bucket drains, a third request
+    /// takes some units, and only then the second is settled. Random
     /// steps are rarely in this order, in which a refund could return units of the third request.
     fn late_refund(&mut self, steps: &mut Vec<Step>) {
         let (policy, key) = (self.policy(), self.rng.usize(..KEY_COUNT));

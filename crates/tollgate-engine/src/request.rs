@@ -364,7 +364,7 @@ impl Request {
         numbered.filter(|(_, applied)| may_wait(applied)).map(|(number, _)| number).collect()
     }
 
-    fn max_wait(&self, limits: &Limits) -> Micros {
+    pub(crate) fn max_wait(&self, limits: &Limits) -> Micros {
         let waits = self.charges.iter().filter_map(|it| limits.of(it).mode.max_wait());
         // Capped so that no sum overflows. No request takes longer than this to be allowed.
         let longest = waits.min().unwrap_or_default().min(Policy::MAX_WINDOW);

@@ -1,5 +1,6 @@
-//! The layer and a replay make the same decisions: random limits and random requests go through the
-//! layer, on tokio's paused clock, and through a replay of the same requests.
+//! The layer, a replay and a forecast make the same decisions: random limits and random requests go
+//! through the layer, on tokio's paused clock, and through a replay of the same requests. Some
+//! requests later, a reload replaces the limits.
 //!
 //! Events at the same instant have no order, so none may coincide that affect each other. All limits
 //! use multiples of [`STEP`], and each request has its own remainder. The ends of waits and of
@@ -20,11 +21,14 @@ use tollgate::limit::OnMissingKey;
 use tollgate::store::TokioClock;
 use tollgate::{Costs, Limit, MemoryStore, RateLimitLayer, tier};
 use tollgate_core::{
-    Algorithm, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Store as _,
+    Timestamp,
 };
 use tollgate_engine::{
-    AppliedLimit, Charges, Limit as Rule, Limits, Mode, SubjectKind, TierIndex, actual_cost,
+    self as engine, AppliedLimit, Charges, Conclusion, Forecast, Limit as Rule, Limits, Mode,
+    Queue, Step, SubjectKind, TierIndex, actual_cost,
 };
+use tollgate_memory::ManualClock;
 use tollgate_replay::{Answer, Bounds, Replay, Request as Recorded};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -39,6 +43,8 @@ const END: u64 = 100;
 
 #[derive(Clone, Debug)]
 struct Limited {
+    /// The policy's name is `p` and this number, also after a reload.
+    name: usize,
     algorithm: Algorithm,
     /// The quota outside of tiers and in the tier, in units per `interval` steps each.
     units: [u64; 2],
@@ -63,6 +69,8 @@ struct Sent {
 #[derive(Clone, Debug)]
 struct Case {
     limits: Vec<Limited>,
+    /// The limits from the request with this number on.
+    reload: (usize, Vec<Limited>),
     places: usize,
     requests: Vec<Sent>,
 }
@@ -72,17 +80,18 @@ impl Limited {
         self.algorithm == Algorithm::ConcurrentRequests
     }
 
-    fn policies(&self, number: usize) -> [Policy; 2] {
+    fn policies(&self) -> [Policy; 2] {
         self.units.map(|units| {
             // Permits outlive every response.
             let steps = if self.is_permit() { 600 } else { self.interval * units };
             let window = Duration::from_millis(STEP * steps);
-            Policy::new(format!("p{number}"), Quota::new(units, window), self.algorithm).unwrap()
+            Policy::new(format!("p{}", self.name), Quota::new(units, window), self.algorithm)
+                .unwrap()
         })
     }
 
-    fn limit(&self, number: usize) -> Limit {
-        let [policy, in_tier] = self.policies(number);
+    fn limit(&self) -> Limit {
+        let [policy, in_tier] = self.policies();
         let limit = match self.is_global {
             true => Limit::new(policy, Global),
             false => Limit::new(policy, from_fn(|head| head.headers.get("client").cloned()))
@@ -98,6 +107,46 @@ impl Limited {
 }
 
 impl Case {
+    /// The limits that a request meets.
+    fn limits_of(&self, number: usize) -> &[Limited] {
+        let (reload, limits) = &self.reload;
+        if number < *reload { &self.limits } else { limits }
+    }
+
+    /// The rules of all requests, before and after the reload.
+    fn rules(&self) -> Vec<Arc<Limits>> {
+        let rules = |limits: &[Limited]| {
+            let rule = |limited: &Limited| {
+                let [policy, in_tier] = limited.policies();
+                Rule { in_tiers: [in_tier].into(), ..Rule::new(policy).mode(limited.mode) }
+            };
+            Arc::new(Limits::new(limits.iter().map(rule)))
+        };
+        let (first, second) = (rules(&self.limits), rules(&self.reload.1));
+        let number = 0..self.requests.len();
+        number.map(|it| Arc::clone(if it < self.reload.0 { &first } else { &second })).collect()
+    }
+
+    /// A request's charges, and the costs to which its response settles them.
+    fn charges(&self, number: usize, rules: &Limits) -> (Charges, Vec<(u8, Cost)>) {
+        let (mut charges, mut actual) = (Charges::default(), Vec::new());
+        let sent = &self.requests[number];
+        for (number, limited) in (0..).zip(self.limits_of(number)) {
+            let (kind, key) = match limited.is_global {
+                true => (SubjectKind::Global, Key::GLOBAL),
+                false => (SubjectKind::Other, Key::new([sent.client])),
+            };
+            let cost = Cost::new(if limited.is_permit() { 1 } else { sent.cost });
+            let mut applied = AppliedLimit::new(number, kind, key, cost);
+            applied.tier = if sent.in_tier { TierIndex(0) } else { TierIndex::default() };
+            let policy = rules.policy(&applied).clone();
+            charges.push(applied, rules);
+            let counts = limited.counts.then_some(sent.fails);
+            actual.extend(actual_cost(&policy, cost, counts, None).map(|cost| (number, cost)));
+        }
+        (charges, actual)
+    }
+
     /// When each request arrives, in milliseconds.
     fn arrivals(&self) -> Vec<u64> {
         let mut steps = 0;
@@ -117,15 +166,15 @@ impl Case {
         let cost = |head: &tollgate::key::RequestHead<'_>| {
             head.headers.get("cost")?.to_str().ok()?.parse::<u64>().ok()
         };
-        let limits = self.limits.iter().enumerate();
-        let layer = limits.fold(
-            RateLimitLayer::builder(store)
+        let layer = |limits: &[Limited]| {
+            let builder = RateLimitLayer::builder(store.clone())
                 .costs(Costs::default().from_fn(cost))
                 .tiers(tier::from_fn(|head| head.headers.get("tier").map(|_| "tier")))
-                .wait_queue(&queue),
-            |layer, (number, limited)| layer.limit(limited.limit(number)),
-        );
-        let layer = layer.build().unwrap();
+                .wait_queue(&queue);
+            let limits = limits.iter().map(Limited::limit);
+            limits.fold(builder, |layer, limit| layer.limit(limit)).build().unwrap()
+        };
+        let layers = [layer(&self.limits), layer(&self.reload.1)];
         let start = Instant::now();
         let (passed, mut tasks) = (Arc::new(parking_lot::Mutex::new(Vec::new())), Vec::new());
         for (number, (sent, at)) in self.requests.iter().zip(self.arrivals()).enumerate() {
@@ -136,6 +185,7 @@ impl Case {
             if sent.in_tier {
                 request = request.header("tier", "");
             }
+            let layer = &layers[usize::from(number >= self.reload.0)];
             let service = layer.layer(service_fn(move |_: Request<()>| {
                 let waited = start.elapsed() - Duration::from_millis(at);
                 passed.lock().push((number, u64::try_from(waited.as_millis()).unwrap()));
@@ -164,34 +214,14 @@ impl Case {
     }
 
     fn replay(&self) -> Vec<Option<u64>> {
-        let rules = self.limits.iter().enumerate().map(|(number, limited)| {
-            let [policy, in_tier] = limited.policies(number);
-            let rule = Rule::new(policy).mode(limited.mode);
-            Rule { in_tiers: [in_tier].into(), ..rule }
-        });
-        let limits = Arc::new(Limits::new(rules));
+        let rules = self.rules();
         let mut replay = Replay::within(Bounds { waiting: self.places, ..Bounds::default() });
         let mut answers = Vec::new();
-        for (sent, at) in self.requests.iter().zip(self.arrivals()) {
-            let (mut charges, mut actual) = (Charges::default(), Vec::new());
-            for (number, limited) in (0..).zip(&self.limits) {
-                let (kind, key) = match limited.is_global {
-                    true => (SubjectKind::Global, Key::GLOBAL),
-                    false => (SubjectKind::Other, Key::new([sent.client])),
-                };
-                let cost = if limited.is_permit() { 1 } else { sent.cost };
-                let mut applied = AppliedLimit::new(number, kind, key, Cost::new(cost));
-                applied.tier = if sent.in_tier { TierIndex(0) } else { TierIndex::default() };
-                let policy = limits.policy(&applied).clone();
-                charges.push(applied, &limits);
-                let counts = limited.counts.then_some(sent.fails);
-                let settled = actual_cost(&policy, Cost::new(cost), counts, None);
-                actual.extend(settled.map(|settled| (number, settled)));
-            }
-            // `TokioClock` starts then.
-            let at = Timestamp::from_micros(1_704_067_200_000_000 + at * 1_000);
+        for (number, (sent, at)) in self.requests.iter().zip(self.arrivals()).enumerate() {
+            let (charges, actual) = self.charges(number, &rules[number]);
             let duration = Micros::new((sent.duration * STEP + END) * 1_000);
-            let request = Recorded::new(at, &limits, charges).settling(&actual).lasting(duration);
+            let request = Recorded::new(instant(at), &rules[number], charges);
+            let request = request.settling(&actual).lasting(duration);
             answers.push(replay.request(request).unwrap());
         }
         let _ = replay.finish().unwrap();
@@ -206,13 +236,58 @@ impl Case {
         answers.into_iter().map(waited).collect()
     }
 
+    /// Compares the forecast of each request with its first steps when it is charged, if no other
+    /// request waits. Returns the first forecast.
+    fn forecast(&self) -> Forecast {
+        let clock = ManualClock::default();
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let rules = self.rules();
+        let forecast = |(number, at): (usize, u64)| {
+            clock.set(instant(at));
+            let (limits, (charges, _)) = (&rules[number], self.charges(number, &rules[number]));
+            let dry: Vec<_> = limits.charges(&charges).into_iter().map(Charge::dry).collect();
+            let dry = store.decide(&dry).into_inner().unwrap();
+            let forecast = Forecast::new(limits, charges.clone(), &dry);
+            let arrival = limits.may_wait().then(|| Queue::new().arrive(0));
+            let (mut request, mut step) = engine::Request::start(limits, charges, arrival);
+            while let Step::Ask(question) = step {
+                let reply = store.decide(&question.charges(limits, request.charges()));
+                step = request.on_reply(limits, reply.into_inner(), instant(at));
+            }
+            let agrees = match (forecast, &step) {
+                (Forecast::Pass(one), Step::Done(Conclusion::Pass(other))) => one == *other,
+                (Forecast::Wait(_), Step::Sleep(_)) => true,
+                (Forecast::Reject, Step::Done(Conclusion::Reject(_))) => true,
+                _ => false,
+            };
+            assert!(agrees, "request {number}: {forecast:?}, {step:?}");
+            forecast
+        };
+        let forecasts: Vec<_> = self.arrivals().into_iter().enumerate().map(forecast).collect();
+        forecasts[0]
+    }
+
     fn agrees(&self) -> Vec<Option<u64>> {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().unwrap();
         let served = runtime.block_on(self.serve());
         assert_eq!(self.replay(), served, "the replay differs from the layer");
+        let first = served[0].map(|waited| Micros::new(waited * 1_000));
+        let is_foretold = match self.forecast() {
+            Forecast::Pass(delay) => first == Some(delay),
+            Forecast::Wait(max) => {
+                first.is_none_or(|waited| (Micros::new(1)..=max).contains(&waited))
+            }
+            Forecast::Reject => first.is_none(),
+        };
+        assert!(is_foretold, "the forecast differs from the layer");
         served
     }
+}
+
+/// `TokioClock` starts then.
+const fn instant(millis: u64) -> Timestamp {
+    Timestamp::from_micros(1_704_067_200_000_000 + millis * 1_000)
 }
 
 fn limited() -> impl Strategy<Value = Limited> {
@@ -234,13 +309,13 @@ fn limited() -> impl Strategy<Value = Limited> {
         1 => Just(Mode::Shadow),
     ];
     let units = prop::array::uniform2(1_u64..5);
-    (algorithms, units, 1_u64..12, mode, any::<bool>()).prop_map(
-        |(algorithm, units, interval, mode, counts)| {
+    (algorithms, units, 1_u64..12, mode, any::<[bool; 2]>()).prop_map(
+        |(algorithm, units, interval, mode, [counts, is_global])| {
             let is_permit = algorithm == Algorithm::ConcurrentRequests;
             // A request asks a concurrency limit again every 25 ms, which would meet other events.
             let mode = if is_permit && mode.max_wait().is_some() { Mode::Reject } else { mode };
             let counts = counts && !is_permit;
-            Limited { algorithm, units, interval, mode, is_global: false, counts }
+            Limited { name: 0, algorithm, units, interval, mode, is_global, counts }
         },
     )
 }
@@ -256,28 +331,36 @@ fn cases() -> impl Strategy<Value = Case> {
         in_tier,
     });
     let requests = prop::collection::vec(sent, 1..=REQUESTS);
-    let limits = prop::collection::vec(limited(), 1..4);
-    (limits, any::<bool>(), 1_usize..12, requests).prop_map(
-        |(mut limits, is_global, places, requests)| {
-            // Requests may wake at the same instant, for example at the end of a window. So that
-            // their order does not matter, they wait for one limit only, and all limits have the
-            // same key: either the client's own, or the shared one.
-            let (mut queues, mut waits) = (0, false);
-            for limited in &mut limits {
-                limited.is_global = is_global;
-                if limited.mode.max_wait().is_some() && std::mem::replace(&mut waits, true) {
-                    limited.mode = Mode::Reject;
-                }
+    let limits = prop::collection::vec(limited(), 1..4).prop_map(|mut limits| {
+        for (name, limited) in limits.iter_mut().enumerate() {
+            limited.name = name;
+        }
+        let mut queues = 0;
+        limits.retain(|limited| {
+            let Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } = limited.algorithm else {
+                return true;
+            };
+            queues += usize::from(limited.mode.enforces());
+            !limited.mode.enforces() || queues == 1
+        });
+        limits
+    });
+    // A reload changes quotas, and the numbers of limits.
+    let reloaded = limits.prop_flat_map(|limits| {
+        let units = prop::collection::vec(prop::array::uniform2(1_u64..5), limits.len());
+        let changed = (Just(limits.clone()).prop_shuffle(), units, any::<bool>());
+        let changed = changed.prop_map(|(mut limits, units, keeps)| {
+            for (limited, units) in limits.iter_mut().zip(units).filter(|_| !keeps) {
+                limited.units = units;
             }
-            limits.retain(|limited| {
-                let Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } = limited.algorithm
-                else {
-                    return true;
-                };
-                queues += usize::from(limited.mode.enforces());
-                !limited.mode.enforces() || queues == 1
-            });
-            Case { limits, places, requests }
+            limits
+        });
+        (Just(limits), changed)
+    });
+    (reloaded, 0..=REQUESTS, 1_usize..12, requests).prop_map(
+        |((limits, changed), number, places, requests)| {
+            let reload = (number, changed);
+            Case { limits, reload, places, requests }
         },
     )
 }
@@ -294,6 +377,7 @@ proptest! {
 #[test]
 fn a_client_takes_half_of_the_places_in_both() {
     let limited = Limited {
+        name: 0,
         algorithm: Algorithm::TokenBucket { refill: Refill::Greedy },
         units: [1, 1],
         interval: 1,
@@ -302,7 +386,12 @@ fn a_client_takes_half_of_the_places_in_both() {
         counts: false,
     };
     let sent = Sent { after: 0, client: 0, cost: 1, duration: 0, fails: false, in_tier: false };
-    let case = Case { limits: vec![limited], places: 4, requests: vec![sent; 6] };
+    let case = Case {
+        limits: vec![limited.clone()],
+        reload: (REQUESTS, vec![limited]),
+        places: 4,
+        requests: vec![sent; 6],
+    };
     let answers = case.agrees();
     // A second and two seconds after the first request.
     assert_eq!(answers, [Some(0), Some(999), Some(1_998), None, None, None]);
@@ -311,6 +400,7 @@ fn a_client_takes_half_of_the_places_in_both() {
 #[test]
 fn permits_pass_to_the_next_request_in_both() {
     let limited = Limited {
+        name: 0,
         algorithm: Algorithm::ConcurrentRequests,
         units: [1, 1],
         interval: 1,
@@ -319,7 +409,12 @@ fn permits_pass_to_the_next_request_in_both() {
         counts: false,
     };
     let sent = Sent { after: 0, client: 0, cost: 1, duration: 1, fails: false, in_tier: false };
-    let case = Case { limits: vec![limited], places: 9, requests: vec![sent; 5] };
+    let case = Case {
+        limits: vec![limited.clone()],
+        reload: (REQUESTS, vec![limited]),
+        places: 9,
+        requests: vec![sent; 5],
+    };
     let answers = case.agrees();
     // The first response ends after 1100 ms, and the next request asks every 25 ms.
     assert_eq!(answers, [Some(0), Some(1_100), Some(2_199), Some(3_298), None]);

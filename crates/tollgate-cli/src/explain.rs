@@ -4,23 +4,18 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, UNIX_EPOCH};
 
-use http::header::HOST;
-use http::uri::{Authority, PathAndQuery};
-use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use http::uri::Authority;
+use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::Store;
-use tollgate::access::Listed;
-use tollgate::denial::Reason;
 use tollgate::key::{KeyError, RequestHead};
 use tollgate::policy::Cost;
-use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
+use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
-use tollgate_config::path::check_characters;
-use tollgate_config::plan::{
-    LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited,
-};
-use tollgate_engine::{AppliedLimit, Charges, Limits, Mode};
+use tollgate_config::plan::{Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited};
+use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
+use tollgate_gateway::serve::{ClientIdentity, connect};
 
-use tollgate_gateway::serve::{ClientIdentity, Facts, Identity, connect, lists};
+use crate::planned::{Met, Planned, Read, Refused, Sent, ambiguous};
 
 /// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]
@@ -28,7 +23,7 @@ pub struct Described {
     /// The method
     #[arg(long, default_value = "GET")]
     method: Method,
-    /// The path as a client would send it
+    /// The path as a client would send it, with its query
     #[arg(long, default_value = "/")]
     path: String,
     /// The request's host
@@ -52,77 +47,84 @@ pub struct Described {
 }
 
 impl Described {
-    fn request(&self, path: &str) -> Result<Request<()>, String> {
-        let path: PathAndQuery = path.parse().map_err(|_| "the path is invalid".to_owned())?;
+    fn request(&self) -> Result<Request<()>, String> {
         let mut request = Request::new(());
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = Uri::from(path);
         request.headers_mut().extend(self.header.iter().cloned());
         if let Some(host) = &self.host {
-            let wrong =
-                || format!("`{host}` is not a host; write it as shop.example or shop.example:8080");
-            host.parse::<Authority>().map_err(|_| wrong())?;
-            let host = HeaderValue::try_from(host).map_err(|_| wrong())?;
-            request.headers_mut().insert(HOST, host);
+            let wrong = |_| {
+                format!("`{host}` is not a host; write it as shop.example or shop.example:8080")
+            };
+            host.parse::<Authority>().map_err(wrong)?;
         }
         request.extensions_mut().insert(SocketAddr::new(self.ip, 0));
         Ok(request)
+    }
+
+    fn user(&self, planned: &Planned) -> Result<Option<(&str, Option<usize>)>, String> {
+        let Some(user) = self.user.as_deref() else { return Ok(None) };
+        if user.is_empty() {
+            return Err("`--user` is empty".to_owned());
+        }
+        if !planned.has_users {
+            return Err("`identity` has no users: leave out `--user`".to_owned());
+        }
+        let tier = self.tier.as_ref().map(|name| {
+            let tier = planned.plan.tiers.iter().position(|tier| tier == name);
+            tier.ok_or_else(|| format!("there is no tier `{}`", name.escape_debug()))
+        });
+        Ok(Some((user, tier.transpose()?)))
     }
 }
 
 /// Describes the decision for the request, one sentence per line. The request is not charged.
 pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
-    let path = described.path.split('?').next().unwrap_or_default();
-    let sent = check_characters(&described.path).and_then(|()| plan.paths.read(path));
-    let sent = match sent {
-        Ok(path) => path,
-        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
-    };
-    let path = &*sent.normal;
-    let host = described.host.as_ref().and_then(|host| host.parse().ok());
-    let route = match plan.route(host.as_ref(), path) {
-        Ok(Some(route)) => &plan.routes[route],
-        Ok(None) => return end(out, "is answered with 404: no route matches it"),
-        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
-    };
-    let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(route.target.as_ref()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    // Fetching key sets needs a runtime.
-    let client = runtime.block_on(async { FoundClient::find(plan, described, path) })?;
-    let is_preflight = RequestHead::of(&described.request(path)?).is_preflight();
-    let limits = &route.limits;
-    let api = match plan.meets(limits, client.listed, &described.method, &sent, is_preflight) {
-        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
-        Ok(Meeting::Blocked) => return end(out, "is answered with 403: a list denies it"),
-        Ok(Meeting::Unlimited(Unlimited::Allowlist)) => {
+    let planned = runtime.block_on(async { Planned::new(plan.clone()) })?;
+    let mut request = described.request()?;
+    let (target, host) = (&*described.path, described.host.as_deref());
+    let sent = Sent { target, host, user: described.user(&planned)? };
+    let Read { client, meaning } = planned.read(&mut request, sent);
+    let head = RequestHead::of(&request);
+    let met = meaning.map_err(Refused::from);
+    let met = met.and_then(|meaning| planned.meets(&head, &meaning, head.is_preflight()));
+    let Met { route: number, meeting } = match met {
+        Ok(met) => met,
+        Err(refused) => return end(out, &refused.to_string()),
+    };
+    let route = &planned.plan.routes[number];
+    let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(route.target.as_ref()));
+    let api = match meeting {
+        Meeting::Blocked => return end(out, "is answered with 403: a list denies it"),
+        Meeting::Unlimited(Unlimited::Allowlist) => {
             return end(out, "is not limited: a list allows it");
         }
-        Ok(Meeting::Unlimited(Unlimited::Exempt)) => {
+        Meeting::Unlimited(Unlimited::Exempt) => {
             return end(out, "is not limited: the path is exempt");
         }
-        Ok(Meeting::Unlimited(Unlimited::Preflight)) => {
+        Meeting::Unlimited(Unlimited::Preflight) => {
             return end(out, "is not limited: it is a CORS preflight");
         }
-        Ok(Meeting::Preflight(limit)) => {
+        Meeting::Preflight(limit) => {
             let amount = limit.policy().map(check::amount).unwrap_or_default();
             return end(out, &format!("is a CORS preflight: {amount} per client address"));
         }
-        Ok(Meeting::Unlimited(Unlimited::NoLimit)) => None,
-        Ok(Meeting::Limits { api }) => api,
+        Meeting::Unlimited(Unlimited::NoLimit) => None,
+        Meeting::Limits { api } => api,
     };
-    let _ = writeln!(out, "{}", client.in_words(plan));
-    let limits = match self::limits(plan, route, api, described, path, &client, out) {
-        Ok(limits) => limits,
+    write_client(out, plan, &client)?;
+    write_limits(out, plan, route, api, &head, client.tier);
+    // The tokens are not known before the request's body, so only this one is certain.
+    let charges = planned.charges(&head, number, api, &client, |_| Some(Cost::ONE));
+    let limits = match charges {
+        Ok((rules, charges)) => Charged { rules, charges },
         Err(NoClient::Missing) => {
             let status = plan.missing_key_status.as_u16();
             return end(out, &format!("is answered with {status}: it has no client"));
         }
-        Err(NoClient::Ambiguous) => {
-            let status = Reason::AmbiguousKey.status().as_u16();
-            return end(out, &format!("is answered with {status}: it has several keys or tokens"));
-        }
+        Err(NoClient::Ambiguous) => return end(out, &ambiguous()),
     };
     if limits.charges.is_empty() {
         return end(out, "  no limit applies");
@@ -149,7 +151,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
                 })?;
                 store.decide(&limits.queries()).await.map_err(|error| error.to_string())
             })?;
-            write_verdict(out, &limits, &verdict);
+            write_verdict(out, limits, &verdict);
         }
     }
     Ok(())
@@ -165,12 +167,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 
 /// A request's limits and its charges to them.
-struct Charged {
-    rules: Limits,
+struct Charged<'a> {
+    rules: &'a Limits,
     charges: Charges,
 }
 
-impl Charged {
+impl Charged<'_> {
     /// For each charge, the request's own cost and then the other costs.
     fn queries(&self) -> Vec<Charge<'_>> {
         let costs = |applied: &AppliedLimit| [applied.cost].into_iter().chain(COSTS.map(Cost::new));
@@ -180,63 +182,26 @@ impl Charged {
     }
 }
 
-struct FoundClient {
-    identity: ClientIdentity,
-    listed: Listed,
+fn write_client(out: &mut String, plan: &Plan, client: &ClientIdentity) -> Result<(), String> {
+    let subject = match client.subject() {
+        Ok(Some(subject)) => subject,
+        Ok(None) => return end(out, &format!("has no client: it {}", check::without_key(plan))),
+        Err(KeyError::Ambiguous) => return end(out, "has several keys or tokens"),
+        Err(error) => return Err(error.to_string()),
+    };
+    let tier = client.tier.and_then(|tier| plan.tiers.get(tier));
+    let tier = tier.map_or_else(|| "no tier".to_owned(), |tier| format!("tier {tier}"));
+    end(out, &format!("counts for its {}, in {tier}", subject.kind.as_str()))
 }
 
-impl FoundClient {
-    /// Must be called within a runtime.
-    fn find(plan: &Plan, described: &Described, path: &str) -> Result<Self, String> {
-        let identity = Identity::for_command(plan).map_err(|error| error.to_string())?;
-        let mut request = described.request(path)?;
-        let client = match described.user.as_deref() {
-            None => identity.find(&RequestHead::of(&request)),
-            Some("") => return Err("`--user` is empty".to_owned()),
-            Some(user) => {
-                let tier = described.tier.as_ref().map(|name| {
-                    let tier = plan.tiers.iter().position(|tier| tier == name);
-                    tier.ok_or_else(|| format!("there is no tier `{}`", name.escape_debug()))
-                });
-                let client = identity.user(user, tier.transpose()?);
-                client.ok_or("`identity` has no users: leave out `--user`")?
-            }
-        };
-        // For the lists, which may contain users.
-        request.extensions_mut().insert(Facts::new(client.clone()));
-        let lists = lists(plan, &identity).map_err(|error| error.to_string())?;
-        let listed =
-            lists.map_or(Ok(Listed::Neither), |lists| lists.find(&RequestHead::of(&request)));
-        let listed = listed.map_err(|error| error.to_string())?;
-        match client.subject() {
-            Ok(_) | Err(KeyError::Ambiguous) => Ok(Self { identity: client, listed }),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    fn in_words(&self, plan: &Plan) -> String {
-        let subject = match self.identity.subject() {
-            Ok(Some(subject)) => subject,
-            Ok(None) => return format!("has no client: it {}", check::without_key(plan)),
-            Err(_) => return "has several keys or tokens".to_owned(),
-        };
-        let tier = self.identity.tier.and_then(|tier| plan.tiers.get(tier));
-        let tier = tier.map_or_else(|| "no tier".to_owned(), |tier| format!("tier {tier}"));
-        format!("counts for its {}, in {tier}", subject.kind.as_str())
-    }
-}
-
-fn limits(
+fn write_limits(
+    out: &mut String,
     plan: &Plan,
     route: &Route,
     api: Option<usize>,
-    described: &Described,
-    path: &str,
-    client: &FoundClient,
-    out: &mut String,
-) -> Result<Charged, NoClient> {
-    let (subject, tier) = (client.identity.subject(), client.identity.tier);
-    let subject = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
+    head: &RequestHead<'_>,
+    tier: Option<usize>,
+) {
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
     let of_api = api.and_then(|api| route.limits.apis.get(api));
     let of_api = of_api.into_iter().flat_map(|api| {
@@ -247,7 +212,7 @@ fn limits(
         if limit.policy().is_some() && limit.quotas_in(tier).next().is_none() {
             let _ = writeln!(out, "    which does not apply in this tier");
         }
-        let cost = limit.costs.of(&described.method, path);
+        let cost = limit.costs.of(head.method, head.uri.path());
         for policy in limit.quotas_in(tier) {
             let amount = check::amount_of(limit, policy);
             let takes = match limit.usage() {
@@ -258,21 +223,17 @@ fn limits(
             let _ = writeln!(out, "    of {amount} this request takes {takes}");
         }
     }
-    let rules = route.limits.rules(api, plan.tiers.len());
-    let cost = |limit: &LimitPlan| Some(limit.costs.of(&described.method, path));
-    let charges = plan.charges(&route.limits, api, &rules, subject, tier, cost)?;
-    Ok(Charged { rules, charges })
 }
 
-fn write_verdict(out: &mut String, limits: &Charged, verdict: &Verdict) {
+fn write_verdict(out: &mut String, limits: Charged<'_>, verdict: &Verdict) {
     let at = verdict.decided_at();
     let _ = writeln!(out, "now, {}:", instant(at));
-    let (mut passes, mut exceeded) = (true, Vec::new());
+    let (mut own, mut exceeded) = (Vec::new(), Vec::new());
     let decisions = verdict.decisions().chunks(1 + COSTS.len());
     for (applied, decisions) in limits.charges.iter().zip(decisions) {
         let Some((this, others)) = decisions.split_first() else { continue };
         let (policy, mode) = (limits.rules.policy(applied), limits.rules.of(applied).mode);
-        passes &= !mode.enforces() || this.allows();
+        own.push(*this);
         if mode == Mode::Annotate && !this.allows() {
             exceeded.push(policy.name());
         }
@@ -303,10 +264,17 @@ fn write_verdict(out: &mut String, limits: &Charged, verdict: &Verdict) {
             others.join(", ")
         );
     }
-    let _ = match (passes, &*exceeded) {
-        (true, []) => writeln!(out, "it would pass"),
-        (true, names) => writeln!(out, "it would pass, beyond the quota of {}", names.join(", ")),
-        (false, _) => writeln!(out, "it would be denied"),
+    let forecast = Forecast::new(limits.rules, limits.charges, &Verdict::new(true, at, own));
+    let time = |time: Micros| humantime::format_duration(time.into());
+    let _ = match forecast {
+        Forecast::Pass(Micros::ZERO) => write!(out, "it would pass"),
+        Forecast::Pass(delay) => write!(out, "it would pass after {}", time(delay)),
+        Forecast::Wait(max) => write!(out, "it would wait up to {}", time(max)),
+        Forecast::Reject => write!(out, "it would be denied"),
+    };
+    let _ = match &*exceeded {
+        [] => writeln!(out),
+        names => writeln!(out, ", beyond the quota of {}", names.join(", ")),
     };
 }
 

@@ -4,6 +4,7 @@
 
 pub mod explain;
 mod log;
+mod planned;
 pub mod replay;
 pub mod signatures;
 

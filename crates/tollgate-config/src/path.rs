@@ -10,8 +10,6 @@ mod spelling;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use http::Uri;
-
 pub use self::spelling::{Forwarded, PathRules, RequestPath};
 
 /// How to treat spellings that servers read in different ways: `%2F` and `%5C` (a separator for
@@ -35,14 +33,6 @@ pub enum PathFault {
     Ambiguous(&'static str),
     #[error("the path contains a `%` without two hexadecimal digits after it")]
     BadEscape,
-    #[error("the URL contains a character that must be percent-encoded")]
-    Character,
-}
-
-/// Checks the characters in a recorded request target. For other requests, the HTTP parser has
-/// already done this.
-pub fn check_characters(target: &str) -> Result<(), PathFault> {
-    target.parse::<Uri>().map(drop).map_err(|_| PathFault::Character)
 }
 
 /// The normalized form, which is the same for all spellings of a resource.
@@ -250,6 +240,7 @@ fn hex(digit: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use http::Uri;
     use proptest::prelude::*;
 
     use super::*;

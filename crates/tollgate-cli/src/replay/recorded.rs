@@ -4,7 +4,6 @@
 //! A log lacks some information about requests. [`ASSUMPTIONS`] lists what the replay assumes
 //! instead.
 
-use std::borrow::Cow;
 use std::hash::RandomState;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,25 +11,23 @@ use std::sync::Arc;
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
-use tollgate::access::{AccessLists, Listed};
 use tollgate::key::{
     ClientIp, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
 };
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
-use tollgate_config::path::{RequestPath, check_characters};
 use tollgate_config::plan::{
-    IdentitySource, LimitPlan, Meeting, Part, Plan, ReservePlan, Route, SettleBy, Statuses,
+    IdentitySource, LimitPlan, Meeting, Part, Plan, ReservePlan, SettleBy, Statuses,
 };
 use tollgate_engine::{Charges, Limits, actual_cost};
+use tollgate_gateway::proxy::{Fault, Meaning};
+use tollgate_gateway::serve::client_ip;
 use tollgate_llm::{Models, Usage};
 use tollgate_replay::log::{Record, Tokens, Visible};
 use tollgate_replay::{Answer, Bounds, Client, Instant, Replay, Report, Request as Recording};
 
-use tollgate_gateway::proxy::{check_method, is_host_and_port};
-use tollgate_gateway::serve::{ClientIdentity, Facts, Identity, client_ip, lists};
-
 use super::client_name::Name;
+use crate::planned::{Met, Planned, Read, Refused, Sent};
 
 /// The replay's assumptions about information that logs lack.
 pub(super) const ASSUMPTIONS: [&str; 9] = [
@@ -51,13 +48,8 @@ pub(super) const ASSUMPTIONS: [&str; 9] = [
 pub(super) const NOT_HTTP: &str = "(not HTTP)";
 
 pub(super) struct Recorded {
-    plan: Plan,
-    /// Each route's limits for each api, and last for requests that match no api.
-    rules: Vec<Vec<Arc<Limits>>>,
+    planned: Planned,
     no_limits: Arc<Limits>,
-    identity: Identity,
-    lists: Option<AccessLists>,
-    has_users: bool,
     /// A single request, reused for every line.
     request: Request<()>,
     replay: Replay,
@@ -73,7 +65,8 @@ pub(super) struct Recorded {
     _runtime: tokio::runtime::Runtime,
 }
 
-enum Met<'a> {
+/// What happens to a recorded request before its charges.
+enum Found<'a> {
     /// No limit. The name is the route or the reason.
     Free(&'a str),
     Forbidden(&'a str),
@@ -81,7 +74,6 @@ enum Met<'a> {
         /// The route's number.
         route: usize,
         api: Option<usize>,
-        path: RequestPath<'a>,
     },
 }
 
@@ -95,10 +87,9 @@ impl Recorded {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let entered = runtime.enter();
-        let identity = Identity::for_command(&plan).map_err(|error| error.to_string())?;
-        let lists = lists(&plan, &identity).map_err(|error| error.to_string())?;
+        let planned = Planned::new(plan)?;
         drop(entered);
-        let is_user = |source: &IdentitySource| matches!(source, IdentitySource::User(_));
+        let plan = &planned.plan;
         let prefixes = |source: &IdentitySource| match source {
             IdentitySource::Ip { v4_prefix, v6_prefix, .. } => Some((*v4_prefix, *v6_prefix)),
             _ => None,
@@ -110,18 +101,9 @@ impl Recorded {
         let mut request = Request::new(());
         // Only lines without an address have this peer, with which the other lists still work.
         request.extensions_mut().insert(UnixPeer);
-        let rules = |route: &Route| {
-            let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
-            let rules = apis.map(|api| Arc::new(route.limits.rules(api, plan.tiers.len())));
-            rules.collect::<Vec<_>>()
-        };
         Ok(Self {
-            rules: plan.routes.iter().map(rules).collect(),
+            planned,
             no_limits: Arc::new(Limits::new([])),
-            has_users: plan.identity.iter().any(is_user),
-            plan,
-            identity,
-            lists,
             request,
             replay: Replay::within(bounds),
             hide,
@@ -134,39 +116,33 @@ impl Recorded {
     }
 
     pub(super) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
-        let found = self.describe(record);
-        let subject = found.subject();
-        let client = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
-        let subject = client.ok().flatten();
+        let Read { client, meaning } = self.read(record);
+        let subject = client.subject().ok().flatten();
+        let subject = subject.as_ref();
         self.note_proxy(subject, record);
-        let Self { plan, rules, no_limits, lists, request: described, replay, hide, .. } = self;
-        let prefixes = self.prefixes;
+        let Self { planned, no_limits, request: described, replay, hide, .. } = self;
         let head = RequestHead::of(described);
-        let met = met(plan, lists.as_ref(), &head, record);
-        let name = Name { subject, record, hide: hide.as_ref(), prefixes };
+        let found = find(planned, &head, meaning, record);
+        let name = Name { subject, record, hide: hide.as_ref(), prefixes: self.prefixes };
         let named = subject.map(|subject| Client { key: &subject.key, name: &name });
         let duration = record.duration.unwrap_or_default();
         let request = Recording::new(record.at, no_limits, Charges::default()).lasting(duration);
         let mut request = Recording { client: named, ..request };
-        let (number, api, path) = match &met {
-            Met::Free(route) => return replay.request(request.by(route)),
-            Met::Forbidden(route) => {
+        let (number, api) = match found {
+            Found::Free(route) => return replay.request(request.by(route)),
+            Found::Forbidden(route) => {
                 return replay.forbid(&request.by(route)).map(|()| Answer::Denied);
             }
-            Met::Limited { route, api, path } => (*route, *api, &*path.normal),
+            Found::Limited { route, api } => (route, api),
         };
-        let route = &plan.routes[number];
+        let route = &planned.plan.routes[number];
         request.route = &route.name;
         self.without_client += u64::from(subject.is_none());
         let llm = api.and_then(|api| route.limits.apis.get(api)).and_then(|api| api.llm.as_ref());
         let models = llm.map(|llm| &llm.models);
-        let cost = |limit: &LimitPlan| match limit.usage() {
-            None => Some(limit.costs.of(head.method, path)),
-            // Without tokens in the log, this limit cannot be replayed.
-            Some(settle) => usage(record, models, settle),
-        };
-        let limits = &rules[number][api.unwrap_or(route.limits.apis.len())];
-        let Ok(charges) = plan.charges(&route.limits, api, limits, client, found.tier, cost) else {
+        // Without tokens in the log, their limits cannot be replayed.
+        let usage = |settle| usage(record, models, settle);
+        let Ok((limits, charges)) = planned.charges(&head, number, api, &client, usage) else {
             return replay.forbid(&request).map(|()| Answer::Denied);
         };
         let actual: SmallVec<[_; 4]> = route
@@ -183,8 +159,7 @@ impl Recorded {
 
     /// Names the client, and describes the request.
     pub(super) fn in_words(&mut self, record: &Record<'_>) -> (String, String) {
-        let found = self.describe(record);
-        let subject = found.subject().ok().flatten();
+        let subject = self.read(record).client.subject().ok().flatten();
         let (hide, prefixes) = (self.hide.as_ref(), self.prefixes);
         let client = Name { subject: subject.as_ref(), record, hide, prefixes }.to_string();
         let target = if hide.is_some() { "(path hidden)" } else { record.target };
@@ -198,16 +173,14 @@ impl Recorded {
     /// limits fit.
     pub(super) fn charged<'r>(
         &'r mut self,
-        record: &'r Record<'r>,
-    ) -> Option<(Option<Subject>, Cow<'r, str>)> {
-        let found = self.describe(record);
-        let subject = found.subject().ok().flatten();
+        record: &Record<'_>,
+    ) -> Option<(Option<Subject>, &'r str)> {
+        let Read { client, meaning } = self.read(record);
+        let subject = client.subject().ok().flatten();
         self.note_proxy(subject.as_ref(), record);
         let head = RequestHead::of(&self.request);
-        let Met::Limited { path, .. } = met(&self.plan, self.lists.as_ref(), &head, record) else {
-            return None;
-        };
-        Some((subject, path.normal))
+        let found = find(&self.planned, &head, meaning, record);
+        matches!(found, Found::Limited { .. }).then(|| (subject, self.request.uri().path()))
     }
 
     fn note_proxy(&mut self, subject: Option<&Subject>, record: &Record<'_>) {
@@ -228,7 +201,7 @@ impl Recorded {
         self.replay.finish()
     }
 
-    fn describe(&mut self, record: &Record<'_>) -> ClientIdentity {
+    fn read(&mut self, record: &Record<'_>) -> Read {
         let request = &mut self.request;
         *request.method_mut() = Method::from_bytes(record.method.as_bytes()).unwrap_or_default();
         request.headers_mut().clear();
@@ -245,66 +218,39 @@ impl Recorded {
             (Some(address), None) => drop(extensions.insert(SocketAddr::new(address, 0))),
             (None, _) => drop(extensions.remove::<SocketAddr>()),
         }
-        let user = record.user.filter(|_| self.has_users);
-        let tier = |tier: &str| self.plan.tiers.iter().position(|name| name == tier);
-        let user = user.and_then(|user| self.identity.user(user, record.tier.and_then(tier)));
-        let is_listed = self.lists.is_some();
-        let client = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(&self.request)));
-        if is_listed {
-            self.request.extensions_mut().insert(Facts::new(client.clone()));
-        }
-        client
+        let tier = |tier: &str| self.planned.plan.tiers.iter().position(|name| name == tier);
+        let user = record.user.filter(|_| self.planned.has_users);
+        let user = user.map(|user| (user, record.tier.and_then(tier)));
+        self.planned.read(request, Sent { target: record.target, host: record.host, user })
     }
 }
 
 /// The limits that a recorded request matches.
-fn met<'a>(
-    plan: &'a Plan,
-    lists: Option<&AccessLists>,
+fn find<'a>(
+    planned: &'a Planned,
     head: &RequestHead<'_>,
-    record: &Record<'a>,
-) -> Met<'a> {
+    meaning: Result<Meaning, Fault>,
+    record: &Record<'_>,
+) -> Found<'a> {
     if record.method.is_empty() {
-        return Met::Free(NOT_HTTP);
+        return Found::Free(NOT_HTTP);
     }
-    let (host, path) = parts(record);
-    // `serve` rejects these requests before any limit, see `admit`.
-    if check_method(head.method).is_err() {
-        return Met::Free("(bad method)");
-    }
-    let Ok(host) = host.map(str::parse).transpose() else { return Met::Free("(bad host)") };
-    if host.as_ref().is_some_and(|host| !is_host_and_port(host)) {
-        return Met::Free("(bad host)");
-    }
-    let path = check_characters(record.target).and_then(|()| plan.paths.read(path));
-    let Ok(path) = path else { return Met::Free("(bad path)") };
-    let number = match plan.route(host.as_ref(), &path.normal) {
-        Ok(Some(number)) => number,
-        Ok(None) => return Met::Free("(no route)"),
-        Err(_) => return Met::Free("(bad path)"),
-    };
-    let route = &plan.routes[number];
-    let listed = lists.map_or(Ok(Listed::Neither), |lists| lists.find(head));
-    let listed = listed.unwrap_or(Listed::Neither);
     let is_preflight = *head.method == Method::OPTIONS;
-    match plan.meets(&route.limits, listed, head.method, &path, is_preflight) {
-        Ok(Meeting::Limits { api }) => Met::Limited { route: number, api, path },
+    let met = meaning.map_err(Refused::from);
+    let met = met.and_then(|meaning| planned.meets(head, &meaning, is_preflight));
+    let name = |route: usize| &*planned.plan.routes[route].name;
+    match met {
+        Ok(Met { route, meeting: Meeting::Limits { api } }) => Found::Limited { route, api },
         // The preflight limit is per minute and address, and too high to matter in a report.
-        Ok(Meeting::Unlimited(_) | Meeting::Preflight(_)) => Met::Free(&route.name),
-        Ok(Meeting::Blocked) => Met::Forbidden(&route.name),
-        Err(_) => Met::Free("(bad path)"),
-    }
-}
-
-fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
-    let target = record.target.split(['?', '#']).next().unwrap_or_default();
-    let absolute = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
-    match absolute {
-        None => (record.host, target),
-        Some(rest) => match rest.find('/') {
-            Some(slash) => (Some(&rest[..slash]), &rest[slash..]),
-            None => (Some(rest), "/"),
-        },
+        Ok(Met { route, meeting: Meeting::Unlimited(_) | Meeting::Preflight(_) }) => {
+            Found::Free(name(route))
+        }
+        Ok(Met { route, meeting: Meeting::Blocked }) => Found::Forbidden(name(route)),
+        Err(Refused::Ambiguous(route)) => Found::Forbidden(&route.name),
+        Err(Refused::Fault(Fault::Connect | Fault::Trace)) => Found::Free("(bad method)"),
+        Err(Refused::Fault(Fault::Host)) => Found::Free("(bad host)"),
+        Err(Refused::Fault(Fault::NoRoute) | Refused::Ping) => Found::Free("(no route)"),
+        Err(Refused::Fault(_)) => Found::Free("(bad path)"),
     }
 }
 

@@ -63,6 +63,9 @@ counts for its api_key, in tier pro
     of 100 units per 3600 s this request takes 5
 "
     );
+    let by_query = TIERS.replace("[apiKey, ip]", "[{key: query, name: id}, ip]");
+    let said = explained(&by_query, &["--dry", "--path", "/?id=ann"]).unwrap();
+    assert!(said.contains("counts for its other"), "{said}");
     // An unknown key does not identify a client.
     let said = explained(TIERS, &["--dry", "--header", "X-API-Key: bar"]).unwrap();
     assert!(said.contains("counts for its ip, in no tier\n"), "{said}");
@@ -195,6 +198,15 @@ fn explains_store_state_without_charging() {
     let soft = yaml.replace("costs: {other: 4}", "costs: {other: 4}, excess: annotate");
     let said = explained(&soft.replace("limit: 4", "limit: 8"), &[]).unwrap();
     assert!(said.ends_with("it would pass, beyond the quota of global\n"), "{said}");
+    // The client's quota remains free, and `global` has 10 units per hour.
+    for (wait, forecast) in
+        [("90m", "it would wait up to 1h 30m\n"), ("1s", "it would be denied\n")]
+    {
+        let costs = format!("costs: {{other: 4}}, excess: {{wait: {wait}}}");
+        let waiting = yaml.replace("costs: {other: 4}", &costs);
+        let said = explained(&waiting.replace("limit: 4", "limit: 8"), &[]).unwrap();
+        assert!(said.ends_with(forecast), "{said}");
+    }
     drop(redis);
     // Without Redis the command still prints the facts that need only the file.
     let said = explained(&yaml, &[]).unwrap_err();

@@ -18,7 +18,7 @@ pub(crate) use self::body::request_body::{ReadAhead, ReadBody};
 pub(crate) use self::body::upload::Received;
 pub use self::body::{error::BodyError, request_body::RequestBody, timed::Timed};
 pub use self::head::connection::Connection;
-pub use self::head::entrance::{Meaning, admit, check_method, is_host_and_port};
+pub use self::head::entrance::{Meaning, admit};
 pub(crate) use self::head::fault::AnsweredBy;
 pub use self::head::fault::Fault;
 pub(crate) use self::head::fields::{MOST_FIELDS, MOST_HEAD_BYTES};

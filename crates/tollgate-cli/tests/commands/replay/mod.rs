@@ -202,6 +202,29 @@ fn invalid_requests_are_not_charged() {
 }
 
 #[test]
+fn clients_may_be_named_in_the_query() {
+    let line = |id: &str| {
+        json!({ "t": 1, "ip": "203.0.113.7", "m": "GET", "u": format!("/?id={id}") }).to_string()
+    };
+    let folder = Folder::new(&["ann", "bob", "ann"].map(line).join("\n"));
+    folder.write(
+        "limits.yaml",
+        "rateLimiter:
+  target: http://localhost:1
+  identity: {key: query, name: id}
+  client: {limit: 1, windowSeconds: 60}
+",
+    );
+    let format = "json:time=t,address=ip,method=m,target=u";
+    let arguments = ["replay", "limits.yaml", "access.log", "--format", "json", "--log", format];
+    // The command warns that clients can write any value.
+    let output = folder.tollgate(&arguments);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["clients"], &report["without_client"]), (&json!(2), &json!(0)), "{report}");
+    assert_eq!(counts(&report["policies"]["client"]), [3, 3, 2, 1], "{report}");
+}
+
+#[test]
 fn text_report_has_the_same_numbers() {
     let output = Folder::new(&log()).tollgate(&["replay", "limits.yaml", "access.log"]);
     let words = String::from_utf8(output.stdout).unwrap();

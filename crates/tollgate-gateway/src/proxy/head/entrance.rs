@@ -65,7 +65,7 @@ pub struct Meaning {
 }
 
 /// In HTTP, `trace` and `TRACE` are different methods, but some services treat them alike.
-pub fn check_method(method: &Method) -> Result<(), Fault> {
+fn check_method(method: &Method) -> Result<(), Fault> {
     if method.as_str().eq_ignore_ascii_case("CONNECT") {
         return Err(Fault::Connect);
     }
@@ -121,7 +121,7 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
 
 /// Whether an authority is only a name or an address, and possibly a port. Some services give a
 /// user, an address zone or a list of hosts another meaning.
-pub fn is_host_and_port(authority: &Authority) -> bool {
+fn is_host_and_port(authority: &Authority) -> bool {
     let text = authority.as_str();
     // An IPv6 address has its colons in brackets.
     let address_end = text.rfind(']').map_or(0, |bracket| bracket + 1);

@@ -1,0 +1,172 @@
+//! Finds the limits for recorded and described requests. `replay` and `explain` read, route and
+//! charge requests here with the server's functions.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::HOST;
+use http::{HeaderValue, Request, Uri, Version};
+use tollgate::access::{AccessLists, Listed};
+use tollgate::denial::Reason;
+use tollgate::key::{KeyError, RequestHead};
+use tollgate::policy::Cost;
+use tollgate_config::path::RequestPath;
+use tollgate_config::plan::{IdentitySource, LimitPlan, Meeting, NoClient, Plan, Route, SettleBy};
+use tollgate_engine::{Charges, Limits};
+use tollgate_gateway::proxy::{Fault, Meaning, admit};
+use tollgate_gateway::serve::{ClientIdentity, Facts, Identity, lists};
+
+/// A plan with its client identity, lists and limits.
+pub(crate) struct Planned {
+    pub(crate) plan: Plan,
+    identity: Identity,
+    lists: Option<AccessLists>,
+    pub(crate) has_users: bool,
+    /// Each route's limits for each api, and last for requests that match no api.
+    rules: Vec<Vec<Arc<Limits>>>,
+}
+
+/// A request's target, host and user, beside its head.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<'a> {
+    /// The target as the client sent it.
+    pub(crate) target: &'a str,
+    /// The host, unless it is among the headers.
+    pub(crate) host: Option<&'a str>,
+    /// The user and the user's tier, instead of a token.
+    pub(crate) user: Option<(&'a str, Option<usize>)>,
+}
+
+/// A request's client, and its host and path if `serve` accepts them.
+pub(crate) struct Read {
+    pub(crate) client: ClientIdentity,
+    pub(crate) meaning: Result<Meaning, Fault>,
+}
+
+/// The limits that a request meets on its route.
+pub(crate) struct Met<'a> {
+    /// The route's number.
+    pub(crate) route: usize,
+    pub(crate) meeting: Meeting<'a>,
+}
+
+/// Why a request is answered before any limit.
+pub(crate) enum Refused<'a> {
+    Fault(Fault),
+    /// `OPTIONS *`, which works as a ping.
+    Ping,
+    /// The lists cannot be checked, because the request has several keys or tokens.
+    Ambiguous(&'a Route),
+}
+
+impl From<Fault> for Refused<'_> {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => {
+                write!(f, "is answered with {}: {fault}", fault.status().as_u16())
+            }
+            Self::Ping => f.write_str("is answered with 204: `*` stands for the gateway itself"),
+            Self::Ambiguous(_) => f.write_str(&ambiguous()),
+        }
+    }
+}
+
+pub(crate) fn ambiguous() -> String {
+    let status = Reason::AmbiguousKey.status().as_u16();
+    format!("is answered with {status}: it has several keys or tokens")
+}
+
+impl Planned {
+    /// Must be called within a runtime, because key sets start to fetch.
+    pub(crate) fn new(plan: Plan) -> Result<Self, String> {
+        let identity = Identity::for_command(&plan).map_err(|error| error.to_string())?;
+        let lists = lists(&plan, &identity).map_err(|error| error.to_string())?;
+        let is_user = |source: &IdentitySource| matches!(source, IdentitySource::User(_));
+        let has_users = plan.identity.iter().any(is_user);
+        let rules = |route: &Route| {
+            let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
+            apis.map(|api| Arc::new(route.limits.rules(api, plan.tiers.len()))).collect()
+        };
+        let rules = plan.routes.iter().map(rules).collect();
+        Ok(Self { plan, identity, lists, has_users, rules })
+    }
+
+    /// Reads a request, and brings it into the form that routes and limits see.
+    pub(crate) fn read(&self, request: &mut Request<()>, sent: Sent<'_>) -> Read {
+        let meaning = self.admit(request, sent);
+        let user = sent.user.and_then(|(user, tier)| self.identity.user(user, tier));
+        let client = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(request)));
+        if self.lists.is_some() {
+            // The lists may contain users.
+            request.extensions_mut().insert(Facts::new(client.clone()));
+        }
+        Read { client, meaning }
+    }
+
+    fn admit(&self, request: &mut Request<()>, sent: Sent<'_>) -> Result<Meaning, Fault> {
+        let target = sent.target.parse::<Uri>();
+        let is_target = target.is_ok();
+        *request.uri_mut() = target.unwrap_or_default();
+        if let Some(host) = sent.host {
+            let host = HeaderValue::from_str(host).map_err(|_| Fault::Host)?;
+            request.headers_mut().insert(HOST, host);
+        }
+        // Only a request of HTTP/1.0 may have no host.
+        let has_host = request.headers().contains_key(HOST);
+        *request.version_mut() = if has_host { Version::HTTP_11 } else { Version::HTTP_10 };
+        if is_target { admit(request, self.plan.paths) } else { Err(Fault::Head) }
+    }
+
+    /// Finds an admitted request's route and its limits there.
+    pub(crate) fn meets(
+        &self,
+        head: &RequestHead<'_>,
+        meaning: &Meaning,
+        is_preflight: bool,
+    ) -> Result<Met<'_>, Refused<'_>> {
+        let original = meaning.original.as_ref().map(|original| original.path().into());
+        let path = RequestPath { normal: head.uri.path().into(), original };
+        if *path.normal == *"*" {
+            return Err(Refused::Ping);
+        }
+        let number = self.plan.route(meaning.host.as_ref(), &path.normal).map_err(Fault::from)?;
+        let number = number.ok_or(Fault::NoRoute)?;
+        let route = &self.plan.routes[number];
+        let listed = match self.lists.as_ref().map(|lists| lists.find(head)) {
+            Some(Err(KeyError::Ambiguous)) => return Err(Refused::Ambiguous(route)),
+            // A recorded request may have no address.
+            None | Some(Err(_)) => Listed::Neither,
+            Some(Ok(listed)) => listed,
+        };
+        let meeting = self.plan.meets(&route.limits, listed, head.method, &path, is_preflight);
+        Ok(Met { route: number, meeting: meeting.map_err(Fault::from)? })
+    }
+
+    /// Returns the request's limits and its charges to them. `usage` returns the cost under a
+    /// budget for language models, if it is known.
+    pub(crate) fn charges(
+        &self,
+        head: &RequestHead<'_>,
+        route: usize,
+        api: Option<usize>,
+        client: &ClientIdentity,
+        usage: impl Fn(SettleBy) -> Option<Cost>,
+    ) -> Result<(&Arc<Limits>, Charges), NoClient> {
+        let limits = &self.plan.routes[route].limits;
+        let rules = &self.rules[route][api.unwrap_or(limits.apis.len())];
+        let cost = |limit: &LimitPlan| match limit.usage() {
+            None => Some(limit.costs.of(head.method, head.uri.path())),
+            Some(settle) => usage(settle),
+        };
+        let subject = client.subject();
+        let subject = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
+        let charges = self.plan.charges(limits, api, rules, subject, client.tier, cost)?;
+        Ok((rules, charges))
+    }
+}

@@ -16,6 +16,7 @@ impl<C: Clock> Inner<C> {
         let mut shard = self.shards[shard].lock();
         let mut settled = self.settled_of(*id).lock();
         let now = self.clock.now();
+        shard.enter(now);
         if receipt.has_lapsed(now) {
             return Ok(Settlement::Lapsed);
         }
@@ -66,6 +67,7 @@ impl<C: Clock> Inner<C> {
         let mut shard = self.shards[shard].lock();
         let settled = self.settled_of(*id).lock();
         let now = self.clock.now();
+        shard.enter(now);
         if settled.contains(receipt) {
             return Ok(None);
         }

@@ -311,8 +311,15 @@ impl Policy {
 
     /// Returns whether a state written under one policy can be read under the other without
     /// conversion: they have the same name and equivalent quotas.
+    #[inline(always)]
     pub fn shares_state_with(&self, other: &Self) -> bool {
-        self.is_same(other) || (self.rule() == other.rule() && self.name() == other.name())
+        self.is_same(other) || self.is_equivalent(other)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_equivalent(&self, other: &Self) -> bool {
+        self.rule() == other.rule() && self.name() == other.name()
     }
 
     /// Returns whether a charge under one policy also counts under the other: they have the same

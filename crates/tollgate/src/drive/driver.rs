@@ -4,6 +4,7 @@ use tollgate_core::{AnyStore, Cost, Micros, Reply, Store, StoreError, Timestamp}
 use tollgate_engine::{
     AppliedLimit, Charges, Conclusion, Limits, Mode, Question, Refunds, Rejection, Request, Step,
 };
+use tracing::Level;
 
 use super::follow_up::FollowUp;
 use super::in_flight::LeaseRenewer;
@@ -110,14 +111,8 @@ impl<St: Store, X> Driver<St, X> {
             self.outage.decided();
         }
         if result.is_ok() {
-            tracing::debug!(target: "tollgate", remaining = charges.remaining(), "allow");
-            for applied in charges.iter().filter(|applied| applied.decision.denies()) {
-                let limit = self.limits.of(applied);
-                let policy = limit.policy.name();
-                match limit.mode {
-                    Mode::Shadow => tracing::debug!(target: "tollgate", policy, "shadow deny"),
-                    _ => tracing::debug!(target: "tollgate", policy, "annotate"),
-                }
+            if tracing::enabled!(target: "tollgate", Level::DEBUG) {
+                self.log_pass(charges);
             }
             if self.follows_up {
                 let (settles, leases) = (self.settles.as_ref(), self.leases.as_ref());
@@ -125,6 +120,19 @@ impl<St: Store, X> Driver<St, X> {
             }
         }
         result
+    }
+
+    #[cold]
+    fn log_pass(&self, charges: &Charges) {
+        tracing::debug!(target: "tollgate", remaining = charges.remaining(), "allow");
+        for applied in charges.iter().filter(|applied| applied.decision.denies()) {
+            let limit = self.limits.of(applied);
+            let policy = limit.policy.name();
+            match limit.mode {
+                Mode::Shadow => tracing::debug!(target: "tollgate", policy, "shadow deny"),
+                _ => tracing::debug!(target: "tollgate", policy, "annotate"),
+            }
+        }
     }
 
     #[cold]

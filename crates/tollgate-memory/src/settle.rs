@@ -61,7 +61,7 @@ impl<C: Clock> Inner<C> {
     pub(crate) fn renew(&self, receipt: &Receipt) -> Result<Option<Receipt>, StoreError> {
         let Receipt { id, policy, key, charged, .. } = receipt;
         let AnyRule::ConcurrentRequests(rule) = policy.rule() else {
-            return Err(StoreError::no_lease(NAME, policy));
+            return Err(StoreError::not_renewable(NAME, policy));
         };
         let (hash, shard) = self.locate(policy, key);
         let mut shard = self.shards[shard].lock();

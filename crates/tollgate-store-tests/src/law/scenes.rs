@@ -212,6 +212,20 @@ pub fn refund_keeps_the_interval<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.remaining(&bucket), 10);
 }
 
+/// Two versions start in the same microsecond, and the first version's charge is refunded. The second
+/// started from an interval bucket that already counted this charge, and its own charge remains.
+pub fn refund_keeps_the_next_version<S: Subject>(make: impl Fn() -> S) {
+    let mut scene = Scene::start(make);
+    let first = of(Quota::new(20, Duration::from_secs(100)).burst(10), BUCKET);
+    let second = of(Quota::new(3, Duration::from_secs(6)).burst(2), BUCKET);
+    scene.charge(&policy(5, 200, INTERVAL), 1);
+    scene.at(4.0);
+    let receipt = scene.charge(&first, 1);
+    scene.charge(&second, 1);
+    scene.settle(&receipt, 0);
+    assert_eq!(scene.remaining(&second), 1);
+}
+
 /// Two permits last ten minutes. Then the time to live becomes two seconds: both count until their
 /// requests return them after 25 seconds.
 pub fn shorter_permits_count_longer_ones<S: Subject>(make: impl Fn() -> S) {

@@ -3,9 +3,11 @@
 -- correction changes no state. Units are only refunded while the state still contains their charge.
 
 -- Whether a version can tell apart a charge. It cannot if the charge was made before the version,
--- or was reset since.
-local function identifies(version, op)
-  return op.charged_at >= struct.unpack('>I7', version.since)
+-- or was reset since. The state from which a version started may contain other versions' charges
+-- made in the same microsecond.
+local function identifies(version, op, is_own)
+  local since = struct.unpack('>I7', version.since)
+  return op.charged_at > since or is_own and op.charged_at == since
 end
 
 -- Charges a debt under the key's current quota: the receipt's, if it is still used.
@@ -33,9 +35,10 @@ local function give_back(op)
   }
   for _, version in ipairs(entry.versions) do
     local rule, state = version.rule, version.state
-    if counts_with(rule, op.rule) and identifies(version, op) then
+    local is_own = version == own
+    if counts_with(rule, op.rule) and identifies(version, op, is_own) then
       changes, entry.changed = true, true
-      local charged = version == own and op or elsewhere
+      local charged = is_own and op or elsewhere
       local units = rule.algorithm.give_back(rule, state, charged, op.units, now)
       refunded = max(refunded, units)
       if refunds.restart(state) then version.since = next_instant end
@@ -65,7 +68,7 @@ local function renew(op)
   if receipt.fault then return fault_row(receipt, op.receipt_key) end
   if receipt.exists then return REPEATED end
   local version = version_of(entry, rule)
-  local is_known = version and not is_fresh(version) and identifies(version, op)
+  local is_known = version and not is_fresh(version) and identifies(version, op, true)
   local state = state_under(rule, entry)
   keep(entry, rule, state)
   if is_known then rule.algorithm.give_back(rule, state, op, op.cost, now) end

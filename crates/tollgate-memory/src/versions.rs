@@ -39,6 +39,8 @@ pub(crate) struct Version {
     pub(crate) policy: Policy,
     pub(crate) state: AnyState,
     /// Charges before this instant cannot be told apart from others, so they are not refunded.
+    /// Neither are other versions' charges at this instant, because the state from which this
+    /// version started may already contain them.
     pub(crate) since: Timestamp,
 }
 
@@ -218,7 +220,7 @@ impl Entry {
         for (index, version) in self.versions.iter_mut().enumerate() {
             let is_own = own == Some(index);
             match change {
-                _ if !version.identifies(change) => {}
+                _ if !version.identifies(change, is_own) => {}
                 _ if is_own => changed = changed.max(version.change(change, now)),
                 Change::GiveBack(charged, units) => {
                     let elsewhere = Change::GiveBack(charged.elsewhere(), units);
@@ -313,9 +315,10 @@ impl Version {
         .unwrap_or_else(|| rule.fresh())
     }
 
-    fn identifies(&self, change: Change) -> bool {
+    fn identifies(&self, change: Change, is_own: bool) -> bool {
         match change {
-            Change::GiveBack(charged, _) => charged.charged_at >= self.since,
+            Change::GiveBack(charged, _) if is_own => charged.charged_at >= self.since,
+            Change::GiveBack(charged, _) => charged.charged_at > self.since,
             Change::Charge(_) | Change::Owe(_) => true,
         }
     }

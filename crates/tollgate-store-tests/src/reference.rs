@@ -33,7 +33,8 @@ struct Version {
     rule: AnyRule,
     state: AnyState,
     /// Charges before this instant cannot be identified: the key had not been charged under this
-    /// rule yet, was reset since, or the state was too full to count all of them.
+    /// rule yet, was reset since, or the state was too full to count all of them. Other versions'
+    /// charges at this instant may be part of the state from which this version started.
     since: Timestamp,
 }
 
@@ -560,11 +561,15 @@ impl Reference {
         }
         let (own, mut refunded, mut is_known) = (stored.version(any), 0, false);
         for (index, version) in stored.versions.iter_mut().enumerate() {
-            if !version.rule.counts_with(any) || charged.charged_at < version.since {
+            let is_own = own == Some(index);
+            let is_identified = match is_own {
+                true => charged.charged_at >= version.since,
+                false => charged.charged_at > version.since,
+            };
+            if !version.rule.counts_with(any) || !is_identified {
                 continue;
             }
             is_known = true;
-            let is_own = own == Some(index);
             let charged = if is_own { charged } else { charged.elsewhere() };
             with_rule!(version.rule.clone(), rule => {
                 let mut state = rule.read(version);

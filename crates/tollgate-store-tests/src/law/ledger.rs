@@ -49,6 +49,8 @@ struct Entry {
     life: u64,
     is_permit: bool,
     is_debt: bool,
+    /// Whether the units were spent from a lease's block, so the store has not seen this instant.
+    is_leased: bool,
     /// The units without those that were refunded.
     units: u64,
     /// The charge's place in [`Charges::flow`].
@@ -103,6 +105,7 @@ impl<'a> Ledger<'a> {
     fn charge(&mut self, made: &Made, units: u64, at: u64, is_debt: bool) {
         let policy = &self.history.policies[made.policy];
         let (life, is_permit) = (policy.window().get(), policy.is_concurrency());
+        let is_leased = !is_debt && made.receipt.source == Source::Lease;
         let (id, capacity) = (made.receipt.id, policy.capacity());
         let charges = self.of(made, at);
         if charges.over.get(&made.policy).is_some_and(|over| at < *over) {
@@ -114,7 +117,8 @@ impl<'a> Ledger<'a> {
         }
         let place = charges.flow.len();
         charges.used.insert(policy);
-        charges.entries.push(Entry { policy, id, at, life, is_permit, is_debt, units, place });
+        let entry = Entry { policy, id, at, life, is_permit, is_debt, is_leased, units, place };
+        charges.entries.push(entry);
         charges.flow.push(Units { at, units: units.cast_signed() });
     }
 
@@ -205,19 +209,18 @@ impl Charges {
 
     fn entries_of(&self, policy: usize, counts_debts: bool) -> Vec<Units> {
         let counts = |entry: &&Entry| entry.policy == policy && (counts_debts || !entry.is_debt);
-        let own = self.entries.iter().filter(counts);
-        in_order(own.map(|entry| Units { at: entry.at, units: entry.units.cast_signed() }))
+        in_order(self.entries.iter().filter(counts))
     }
 
     /// What was charged under all versions, without refunded units.
     pub(super) fn all(&self) -> Vec<Units> {
-        let all = self.entries.iter();
-        in_order(all.map(|entry| Units { at: entry.at, units: entry.units.cast_signed() }))
+        in_order(self.entries.iter())
     }
 
-    /// Charges and refunds, at the instants at which the store made them.
+    /// Charges and refunds, at the instants at which the store made them. In order, unless the clock
+    /// has stepped back.
     pub(super) fn flow(&self) -> Vec<Units> {
-        in_order(self.flow.iter().copied())
+        self.flow.clone()
     }
 
     /// All units that any version may count, including debts.
@@ -247,12 +250,17 @@ impl Charges {
     }
 }
 
-/// Time stops while the clock is behind.
-fn in_order(units: impl Iterator<Item = Units>) -> Vec<Units> {
+/// The store's time stops while the clock is behind the last charge that the store has seen.
+fn in_order<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Units> {
     let mut seen = 0;
-    let later = |it: Units| {
-        seen = it.at.max(seen);
-        Units { at: seen, ..it }
+    let later = |entry: &Entry| {
+        let at = entry.at.max(seen);
+        if !entry.is_leased {
+            seen = at;
+        }
+        Units { at, units: entry.units.cast_signed() }
     };
-    units.map(later).collect()
+    let mut units: Vec<_> = entries.map(later).collect();
+    units.sort_by_key(|it| it.at);
+    units
 }

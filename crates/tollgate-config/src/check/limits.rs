@@ -7,7 +7,9 @@ use tollgate::limit::OnExceeded;
 use tollgate::policy::{Algorithm, Kind, LeakyMode, OnStoreError, Refill};
 use tollgate::store::Micros;
 
-use crate::plan::{CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose};
+use crate::plan::{
+    CostRule, CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose,
+};
 
 /// For example `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`.
 pub fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> fmt::Result {
@@ -203,15 +205,9 @@ fn counted(policy: &Policy) -> String {
 }
 
 fn costs(costs: &CostTable) -> String {
-    let mut parts = Vec::new();
-    for rule in &costs.paths {
-        parts.push(format!("{} {} {}", rule.methods, rule.path, rule.cost.get()));
-    }
-    for (method, cost) in &costs.methods {
-        parts.push(format!("{method} {}", cost.get()));
-    }
-    parts.push(format!("any other {}", costs.other.get()));
-    format!("units: {}", parts.join(", "))
+    let CostTable { paths, methods } = costs;
+    let path = |rule: &CostRule| format!("{} {} {}, ", rule.methods, rule.path, rule.cost.get());
+    format!("units: {}{methods}", paths.iter().map(path).collect::<String>())
 }
 
 fn client(chain: &[IdentitySource]) -> &'static str {

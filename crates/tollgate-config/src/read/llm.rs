@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use http::Method;
 use tollgate::limit::OnExceeded;
 use tollgate::policy::{Cost, OnStoreError, PolicyError, calendar};
 use tollgate::store::Receipt;
 use tollgate::{Policy, Quota};
+use tollgate_engine::Methods;
 use tollgate_llm::{Api, Model, Models, Price};
 
 use super::super::problem::Checked;
@@ -14,8 +14,7 @@ use super::context::{FileContext, inherited};
 use super::quotas::QUOTA_KEYS;
 use super::{options, paths};
 use crate::plan::{
-    ApiPlan, CostTable, LimitPlan, LlmPlan, Methods, PathMatch, QuotaPlan, ReservePlan, SettleBy,
-    Whose,
+    ApiPlan, CostTable, LimitPlan, LlmPlan, PathMatch, QuotaPlan, ReservePlan, SettleBy, Whose,
 };
 
 /// The api for requests to language models.
@@ -77,7 +76,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let max_read = keys.max_read_megabytes.value()? << 20;
     let llm = LlmPlan { budgets: tokens.into_iter().chain(money).collect(), models, max_read };
     let limit = LimitPlan { in_flight, ..limit(LLM, requests, None) };
-    let methods = Methods::new([Method::POST]);
+    let methods = Methods::new(["POST"]);
     Ok(Some(ApiPlan { methods, path, limit, llm: Some(Arc::new(llm)) }))
 }
 

@@ -47,14 +47,14 @@ pub(super) fn routes(
     }
     let target = fallback
         .get()
-        .and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any, limiter)).transpose());
+        .and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::any(), limiter)).transpose());
     outcome = target.as_ref().map(drop).map_err(|reported| *reported).and(outcome);
     let target = target.ok().flatten();
     // Limits also apply to requests that match no route.
     if target.is_some() || decides {
         let limits = limits.limits.clone();
         let route =
-            Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::Any, target, limits };
+            Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::any(), target, limits };
         routes.push((route, limiter.target.location()));
     }
     check(&routes, file);
@@ -72,7 +72,7 @@ fn route(section: &tables::Route, file: &FileContext<'_>, outer: &Limits<'_>) ->
     let known = name.map_or("?", |name| name);
     let path = section.path.get();
     let path = path.and_then(|path| paths::path(path, &section.path.location()));
-    let any = PathMatch::Any;
+    let any = PathMatch::any();
     let limits = limits::of_route(section, known, path.as_ref().unwrap_or(&any), outer, file);
     let target = match section.target.get()? {
         Some(section) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tollgate::Policy;
 use tollgate::policy::{Algorithm, Cost, OnStoreError};
+use tollgate_engine::Methods;
 
 use super::super::super::problem::Checked;
 use super::super::super::tables::Policy as PolicyKeys;
@@ -14,7 +15,7 @@ use super::super::options::{self, LeaseOption, PenaltyTarget};
 use super::super::policy::{self, Section};
 use super::super::quotas::{self, Quotas};
 use super::super::settling::{self, PolicyContext};
-use crate::plan::{CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, QuotaPlan, Whose};
+use crate::plan::{CostTable, LimitPlan, PathMatch, PenaltyPlan, QuotaPlan, Whose};
 
 pub(super) struct LimitReader<'a, 'b> {
     /// The route's paths.

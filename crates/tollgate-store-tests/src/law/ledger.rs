@@ -26,6 +26,8 @@ pub(super) struct Charges {
     used: BTreeSet<usize>,
     /// Charges and refunds at the instants at which the store made them.
     flow: Vec<Units>,
+    /// The places of refunds in the flow.
+    refunds: BTreeSet<usize>,
     /// All units that any version may count, including debts.
     gross: u64,
     /// The last instant at which the store has changed the key.
@@ -128,11 +130,14 @@ impl<'a> Ledger<'a> {
             Settlement::Returned { units } => {
                 let versions = self.history.versions(self.history.policies[made.policy].name());
                 let charges = self.of(made, at);
+                charges.refunds.insert(charges.flow.len());
                 charges.flow.push(Units { at, units: -units.cast_signed() });
                 if charges.forgotten.contains(&id) {
-                    // A charge in the same microsecond cannot be told apart from this charge.
+                    // A charge in the same microsecond cannot be told apart from this charge. A
+                    // bucket refunds parts of a unit too, which it does not report.
+                    let most = made.receipt.charged.cost.get().saturating_sub(actual);
                     for version in versions {
-                        *charges.again.entry(version).or_default() += units;
+                        *charges.again.entry(version).or_default() += most;
                     }
                 }
                 if let Some(entry) = charges.entries.iter_mut().find(|entry| entry.id == id) {
@@ -221,6 +226,15 @@ impl Charges {
     /// has stepped back.
     pub(super) fn flow(&self) -> Vec<Units> {
         self.flow.clone()
+    }
+
+    /// The flow with refunds rounded up, because a bucket reports only whole units.
+    pub(super) fn flow_with_whole_refunds(&self) -> Vec<Units> {
+        let round = |(place, it): (usize, &Units)| {
+            let units = it.units - i64::from(self.refunds.contains(&place));
+            Units { units, ..*it }
+        };
+        self.flow.iter().enumerate().map(round).collect()
     }
 
     /// All units that any version may count, including debts.

@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Method as HttpMethod};
 use tollgate::RedisStore;
 use tollgate::access::SubjectList;
 use tollgate::key::TrustedProxies;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::observe::Origin;
 use tollgate::policy::calendar;
 use tollgate_engine::{PathPattern, PathPatternError};
@@ -208,11 +208,11 @@ texts! {
             "write a number without a currency, with at most six digits after the point".to_owned()
         });
 
-    Excess(text) -> OnExceeded:
+    Excess(text) -> Mode:
         "`reject`, `annotate`, or a section with `wait` in it", r"^(reject|annotate)$" => match text
     {
-        "reject" => Ok(OnExceeded::Reject),
-        "annotate" => Ok(OnExceeded::Annotate),
+        "reject" => Ok(Mode::Reject),
+        "annotate" => Ok(Mode::Annotate),
         "wait" => Err("set the maximum wait: `{wait: 30s}`".to_owned()),
         _ => Err("there are no other values".to_owned()),
     };

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use tollgate::Policy;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Kind, LeakyMode, OnStoreError, Refill};
 use tollgate::store::Micros;
 
@@ -35,7 +35,7 @@ pub fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan)
         }
         None => write!(out, "{whose}, {fails}")?,
     }
-    if !limit.enforce {
+    if limit.mode == Mode::Shadow {
         write!(out, ", not enforced")?;
     } else if limit.hide_headers {
         write!(out, ", hidden from headers")?;
@@ -82,15 +82,15 @@ fn write_options(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Resul
 }
 
 fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
-    match limit.excess {
-        OnExceeded::Wait { max } => {
+    match limit.mode {
+        Mode::Wait(max) => {
             writeln!(out, "    a denied request waits for at most {}", span(max.into()))?;
         }
-        OnExceeded::Annotate => {
+        Mode::Annotate => {
             let header = tollgate::headers::X_RATELIMIT_EXCEEDED;
             writeln!(out, "    a request beyond the quota passes with the header {header}")?;
         }
-        _ => {}
+        Mode::Reject | Mode::Shadow => {}
     }
     if let Some(counts) = &limit.counts {
         let counts: Vec<_> = counts.iter().map(ToString::to_string).collect();

@@ -2,7 +2,6 @@ use std::sync::Arc;
 
 use http::Method;
 use tollgate::Policy;
-use tollgate::limit::OnExceeded;
 use tollgate::policy::{Cost, OnStoreError};
 use tollgate_engine::{MethodCosts, Methods, Mode};
 use tollgate_llm::Models;
@@ -90,11 +89,10 @@ pub struct LimitPlan {
     pub quotas: Vec<QuotaPlan>,
     pub whose: Whose,
     pub costs: Arc<CostTable>,
-    /// `false` for a shadow.
-    pub enforce: bool,
+    /// What its parts do with requests beyond their quota, except for the penalty.
+    pub mode: Mode,
     /// Whether the rate limit headers leave its policies out.
     pub hide_headers: bool,
-    pub excess: OnExceeded,
     /// Which responses count; by default all.
     pub counts: Option<Vec<Statuses>>,
     /// How an estimated charge is corrected.
@@ -172,14 +170,11 @@ impl LimitPlan {
         quotas.chain(in_flight).chain(self.penalty.iter().map(Part::Penalty))
     }
 
-    /// What a part does with requests beyond its quota. A blocked client is denied even if its
-    /// requests may wait or exceed the quota.
+    /// What a part does with requests beyond its quota.
     pub const fn mode_of(&self, part: Part<'_>) -> Mode {
-        match (part, self.excess) {
-            _ if !self.enforce => Mode::Shadow,
-            (Part::Quota(_) | Part::InFlight(_), OnExceeded::Wait { max }) => Mode::Wait(max),
-            (Part::Quota(_) | Part::InFlight(_), OnExceeded::Annotate) => Mode::Annotate,
-            _ => Mode::Reject,
+        match part {
+            Part::Quota(_) | Part::InFlight(_) => self.mode,
+            Part::Penalty(_) => self.mode.of_penalty(),
         }
     }
 
@@ -193,8 +188,8 @@ impl LimitPlan {
     }
 
     /// Whether it can deny requests, which limits that only shadow or annotate cannot.
-    pub fn enforces(&self) -> bool {
-        self.enforce && self.excess != OnExceeded::Annotate
+    pub const fn enforces(&self) -> bool {
+        self.mode.enforces()
     }
 
     pub fn on_store_error(&self) -> OnStoreError {

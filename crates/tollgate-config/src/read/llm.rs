@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Cost, OnStoreError, PolicyError, calendar};
 use tollgate::store::Receipt;
 use tollgate::{Policy, Quota};
@@ -35,15 +35,14 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         );
     }
     let on_store_error = inherited(&keys.on_store_error, &file.limiter.on_store_error)?;
-    let enforce = !file.limiter.shadow.value()?;
+    let mode = if file.limiter.shadow.value()? { Mode::Shadow } else { Mode::Reject };
     let limit = |name: &str, policy: Option<Policy>, settle: Option<SettleBy>| LimitPlan {
         name: name.to_owned(),
         quotas: policy.map(QuotaPlan::of).into_iter().collect(),
         whose: Whose::Client,
         costs: Arc::new(CostTable::flat(Cost::ONE)),
-        enforce,
+        mode,
         hide_headers: false,
-        excess: OnExceeded::Reject,
         counts: None,
         reserve: settle.map(|settle| ReservePlan { settle, lapse: Receipt::LIFETIME.into() }),
         in_flight: None,

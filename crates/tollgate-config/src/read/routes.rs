@@ -2,7 +2,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tollgate::Policy;
-use tollgate::limit::OnExceeded;
 
 use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
@@ -188,8 +187,7 @@ fn check_queues(limits: &RouteLimits, location: &Location) {
 
 /// A waiting request is first denied, which must not count as a strike.
 fn check_penalties(limits: &RouteLimits, location: &Location) {
-    let waits =
-        |limit: &LimitPlan| limit.enforce && matches!(limit.excess, OnExceeded::Wait { .. });
+    let waits = |limit: &LimitPlan| limit.mode.max_wait().is_some();
     let strikes = |limit: &LimitPlan| {
         limit.penalty.as_ref().is_some_and(|penalty| penalty.failures.is_none())
     };

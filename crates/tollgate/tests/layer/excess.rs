@@ -1,4 +1,4 @@
-//! `OnExceeded::Wait`: requests beyond a limit wait for units.
+//! `Mode::Wait`: requests beyond a limit wait for units.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
 use tollgate::key::Key;
 use tollgate::layer::{RateLimit, WaitQueue};
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Cost, LeakyMode, OnStoreError};
 use tollgate::{Costs, Limit, Policy, Quota, Store, StoreExt};
 use tower::limit::ConcurrencyLimitLayer;
@@ -29,7 +29,7 @@ fn slow() -> Policy {
 }
 
 fn patient(policy: Policy, max: Duration) -> Limit {
-    Limit::global(policy).costs(Costs::flat(Cost::ONE)).on_exceeded(OnExceeded::Wait { max })
+    Limit::global(policy).costs(Costs::flat(Cost::ONE)).mode(Mode::Wait(max))
 }
 
 type Waiting = JoinHandle<Result<Answer, Infallible>>;

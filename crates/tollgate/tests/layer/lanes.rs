@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
 use tollgate::key::{ClientIp, Key, KeySource, RequestHead};
 use tollgate::layer::{RateLimit, WaitQueue};
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::Cost;
 use tollgate::store::{ManualClock, Micros};
 use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, Store, StoreExt};
@@ -45,7 +45,7 @@ fn own(window: u64) -> Limit {
 }
 
 fn waits(limit: Limit) -> Limit {
-    limit.costs(Costs::flat(Cost::ONE)).on_exceeded(OnExceeded::Wait { max: HOUR })
+    limit.costs(Costs::flat(Cost::ONE)).mode(Mode::Wait(HOUR))
 }
 
 /// Requests in flight, and when each was allowed.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
 use tollgate::headers::HeaderOptions;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::store::Micros;
 use tollgate::{Limit, Policy, Quota};
@@ -294,7 +294,7 @@ async fn departure_without_headers_is_refunded() {
     let (inner, mut handle) = tower_test::mock::pair::<Request<()>, Response<Full<Bytes>>>();
     let tokens = Policy::token_bucket("tokens", Quota::per_second(1)).unwrap();
     let max = Duration::from_secs(60);
-    let limit = Limit::global(tokens.clone()).on_exceeded(OnExceeded::Wait { max });
+    let limit = Limit::global(tokens.clone()).mode(Mode::Wait(max));
     let none = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
     let service = builder(&store, [limit]).headers(none).build().unwrap().layer(inner);
     let first = tokio::spawn(service.clone().oneshot(get()));

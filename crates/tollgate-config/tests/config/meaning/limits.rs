@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::headers::HeaderOptions;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Cost, LeakyMode, Refill};
 use tollgate::store::Micros;
 use tollgate_config::plan::{ApiPlan, CostTable, LimitPlan, RouteLimits, SettleBy, Statuses};
@@ -176,7 +176,7 @@ fn shadow_limits_are_not_enforced() {
         "  shadow: true\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: false}]\n",
     );
     let limits = &plan.routes[0].limits;
-    assert!(!limits.client.as_ref().unwrap().enforce && limits.apis[0].limit.enforce);
+    assert!(!limits.client.as_ref().unwrap().enforces() && limits.apis[0].limit.enforces());
     // A second queue is valid in shadow mode.
     with(
         "  strategy: leaky_bucket\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: true}]\n",
@@ -284,10 +284,10 @@ fn excess_and_reserve_are_read() {
     );
     let limits = &plan.routes[0].limits;
     let client = limits.client.as_ref().unwrap();
-    assert_eq!((client.excess, &client.counts, client.reserve), (OnExceeded::Reject, &None, None));
+    assert_eq!((client.mode, &client.counts, client.reserve), (Mode::Reject, &None, None));
     let [a, b, c, d] = [0, 1, 2, 3].map(|number| &limits.apis[number].limit);
-    assert_eq!((d.excess, d.enforce, d.enforces()), (OnExceeded::Annotate, true, false));
-    assert_eq!(a.excess, OnExceeded::Wait { max: Duration::from_secs(20) });
+    assert_eq!((d.mode, d.enforces()), (Mode::Annotate, false));
+    assert_eq!(a.mode, Mode::Wait(Duration::from_secs(20)));
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
     // `reserve.units` replaces `costs`.
     assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::key::Key;
 use tollgate::layer::LayerError;
-use tollgate::limit::{OnExceeded, Reserve};
+use tollgate::limit::{Mode, Reserve};
 use tollgate::policy::Cost;
 use tollgate::{Costs, Limit, Policy, Quota, StoreExt};
 use tower::{Layer, ServiceExt};
@@ -21,7 +21,7 @@ async fn waiter_enters_when_a_permit_returns() {
     let store = on_tokio_time();
     let slow = Slow::default();
     let max = Duration::from_secs(5);
-    let limit = Limit::global(at_once(1)).on_exceeded(OnExceeded::Wait { max });
+    let limit = Limit::global(at_once(1)).mode(Mode::Wait(max));
     let service = layer(&store, [limit]).layer(slow.service());
     let first = tokio::spawn(service.clone().oneshot(get()));
     settle_down().await;
@@ -47,9 +47,9 @@ async fn waiter_enters_when_a_permit_returns() {
 async fn waiters_of_two_processes_enter_one_by_one() {
     let store = on_tokio_time();
     let slow = Slow::default();
-    let wait = OnExceeded::Wait { max: Duration::from_secs(60) };
+    let wait = Mode::Wait(Duration::from_secs(60));
     let process = || {
-        let limit = Limit::global(at_once(1)).on_exceeded(wait);
+        let limit = Limit::global(at_once(1)).mode(wait);
         layer(&store, [limit]).layer(slow.service())
     };
     let processes = [process(), process()];

@@ -6,7 +6,7 @@ use http::HeaderName;
 use proptest::prelude::*;
 use tollgate::headers;
 use tollgate::key::{ClientIp, Header};
-use tollgate::limit::{OnExceeded, OnMissingKey, Reserve};
+use tollgate::limit::{Mode, OnMissingKey, Reserve};
 use tollgate::policy::{Cost, OnStoreError, Strikes};
 use tollgate::{Costs, Limit, Policy, Quota};
 
@@ -34,7 +34,7 @@ pub(super) struct Drawn {
     pub(super) key: Keyed,
     /// Each request costs 1, otherwise its own number of units.
     pub(super) is_flat: bool,
-    pub(super) on_exceeded: OnExceeded,
+    pub(super) on_exceeded: Mode,
     pub(super) on_store_error: OnStoreError,
     pub(super) shed: Option<OnStoreError>,
     pub(super) settled: Settled,
@@ -87,9 +87,9 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     ]);
     let key = prop::sample::select(vec![Keyed::Global, Keyed::Client, Keyed::Tenant]);
     let on_exceeded = prop_oneof![
-        2 => Just(OnExceeded::Reject),
-        3 => (1..60_u64).prop_map(|max| OnExceeded::Wait { max: Duration::from_secs(max) }),
-        1 => Just(OnExceeded::Annotate),
+        2 => Just(Mode::Reject),
+        3 => (1..60_u64).prop_map(|max| Mode::Wait(Duration::from_secs(max))),
+        1 => Just(Mode::Annotate),
     ];
     let on_store_error = prop::sample::select(vec![Open, Closed, Local]);
     let shed = prop::sample::select(vec![None, None, Some(Open), Some(Closed), Some(Local)]);
@@ -164,7 +164,7 @@ impl Drawn {
     }
 
     const fn waits(&self) -> bool {
-        matches!(self.on_exceeded, OnExceeded::Wait { .. }) && !self.is_penalty()
+        matches!(self.on_exceeded, Mode::Wait(_)) && !self.is_penalty()
     }
 
     pub(super) fn limit(&self, name: &str) -> Limit {
@@ -172,10 +172,10 @@ impl Drawn {
         let limit = match self.kind {
             Kind::Denials => return limit,
             Kind::Failures => return limit.count_only(|response| response.status == 401),
-            Kind::InFlight => return limit.on_exceeded(self.on_exceeded),
+            Kind::InFlight => return limit.mode(self.on_exceeded),
             Kind::Log | Kind::Bucket | Kind::Queue => limit.costs(self.costs()),
         };
-        let limit = limit.on_exceeded(self.on_exceeded);
+        let limit = limit.mode(self.on_exceeded);
         match self.settled {
             Settled::Never => limit,
             Settled::ByStatus => limit.count_only(|response| response.status == 401),

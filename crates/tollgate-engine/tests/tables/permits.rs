@@ -20,6 +20,10 @@ a permit that is not renewed expires: p permits 1/3 wait 60
     0: a~99 a => 0 3
 a decision without a request returns its permits only: p permits 2/30, all log 9/60
     0: hold a -1 release ?p ?all => gone p=2 all=8
+a failure opens or rejects as the limit says: p permits 1/30 open
+    0: down a~5 a => open open
+a failure opens or rejects as the limit says: p permits 1/30 closed
+    0: down a~5 a => closed closed
 permits of a local store return there: p permits 4/30
     0: down a~5 a~1 a ?p 1: ?p => 0 0 deny(+30) p=0 p=1
 ",

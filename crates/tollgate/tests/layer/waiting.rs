@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
 use tollgate::headers::HeaderOptions;
 use tollgate::layer::{RateLimit, WaitQueue};
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::Cost;
 use tollgate::{Costs, Limit, Policy, Quota, Store};
 use tower::limit::ConcurrencyLimitLayer;
@@ -25,7 +25,7 @@ use crate::support::*;
 fn patient() -> Limit {
     Limit::global(slow())
         .costs(Costs::flat(Cost::ONE))
-        .on_exceeded(OnExceeded::Wait { max: Duration::from_secs(25) })
+        .mode(Mode::Wait(Duration::from_secs(25)))
 }
 
 fn slow() -> Policy {

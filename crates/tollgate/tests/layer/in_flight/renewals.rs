@@ -34,7 +34,7 @@ async fn long_requests_renew_their_permits() {
 
 /// The limits are renewed together, so the shorter time to live sets the pace.
 #[tokio::test(start_paused = true)]
-async fn shortest_lease_paces_renewals() {
+async fn shortest_life_paces_renewals() {
     let brief = Policy::concurrent_requests("brief", 2, LEASE / 10).unwrap();
     for policies in [[at_once(2), brief.clone()], [brief.clone(), at_once(2)]] {
         let (store, slow) = (on_tokio_time(), Slow::default());

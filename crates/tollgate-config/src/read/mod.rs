@@ -51,8 +51,8 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let preflights = preflights::preflights(&file);
     let listen = server::listeners(root, limiter);
     let forward_auth = server::forward_auth(limiter);
-    if let (Ok(admin), Ok(listen)) = (limiter.admin.get(), &listen) {
-        server::check_admin(admin.address, listen, limiter);
+    if let Ok(admin) = limiter.admin.get() {
+        server::check_admin(admin.address, &listen, limiter);
     }
     let rate_limits = server::rate_limits(limiter);
     server::check_only_rate_limits(root, limiter);
@@ -64,7 +64,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let (deny, allow) = lists?;
     let (on_missing_key, missing_key_status) = on_missing_key?;
     Ok(Plan {
-        listen: listen?,
+        listen,
         forward_auth: forward_auth?,
         rate_limits: rate_limits?,
         admin: limiter.admin.value()?,

@@ -2,11 +2,10 @@ use std::net::SocketAddr;
 
 use tollgate::key::TrustedProxies;
 
-use super::super::format;
 use super::super::named_files::FileContents;
 use super::super::problem::Checked;
 use super::super::tables::{File, RateLimiter};
-use super::super::typed::{Item, Key, Location, Short, values};
+use super::super::typed::{Location, values};
 use crate::plan::{Front, Listen, RateLimitsPlan};
 
 pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
@@ -50,49 +49,31 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
 const OF_ENVOY: [&str; 8] =
     ["admin", "rateLimitService", "onStoreError", "shadow", "store", "timeouts", "log", "tracing"];
 
-type Listeners = Key<Vec<Item<Short<format::Address, Listen>>>>;
-
-pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<(Front, Listen)>> {
+/// The valid listeners. An invalid listener is reported, so there is no plan.
+pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Listen)> {
+    let is_proxy = root.has_target(limiter) || limiter.listen.is_set() || !limiter.has_fronts();
+    let forward_auth = limiter.forward_auth.there().map(|section| &section.listen);
+    let rate_limits = limiter.rate_limit_service.there().map(|section| &section.listen);
     let mut all = Vec::new();
-    let mut outcome = Ok(());
-    if root.has_target(limiter) || limiter.listen.is_set() || !limiter.has_fronts() {
-        outcome = listen(&limiter.listen, Front::Proxy, &mut all);
-    }
-    let fronts = [
-        (Front::ForwardAuth, limiter.forward_auth.get().map(|it| it.as_ref().map(|it| &it.listen))),
-        (
-            Front::RateLimitService,
-            limiter.rate_limit_service.get().map(|it| it.as_ref().map(|it| &it.listen)),
-        ),
-    ];
-    for (front, section) in fronts {
-        outcome = match section {
-            Ok(Some(section)) => listen(section, front, &mut all).and(outcome),
-            Ok(None) => outcome,
-            Err(reported) => Err(reported),
-        };
-    }
-    outcome.map(|()| all)
-}
-
-fn listen(listeners: &Listeners, front: Front, all: &mut Vec<(Front, Listen)>) -> Checked<()> {
-    let mut outcome = Ok(());
-    for item in listeners.get()? {
-        match item.get() {
-            Ok(listen) => {
-                if let Some(tls) = &listen.tls {
-                    item.location.names(FileContents::Tls(tls.clone()));
-                }
-                // Port 0 is a different free port each time.
-                if listen.address.port() != 0 && listeners.is_set() {
-                    check_overlap(listen.address, all, &item.location);
-                }
-                all.push((front, listen.clone()));
+    for (front, listeners) in [
+        (Front::Proxy, is_proxy.then_some(&limiter.listen)),
+        (Front::ForwardAuth, forward_auth),
+        (Front::RateLimitService, rate_limits),
+    ] {
+        let Some(listeners) = listeners else { continue };
+        for item in listeners.get().into_iter().flatten() {
+            let Ok(listen) = item.get() else { continue };
+            if let Some(tls) = &listen.tls {
+                item.location.names(FileContents::Tls(tls.clone()));
             }
-            Err(reported) => outcome = Err(reported),
+            // Port 0 is a different free port each time.
+            if listen.address.port() != 0 && listeners.is_set() {
+                check_overlap(listen.address, &all, &item.location);
+            }
+            all.push((front, listen.clone()));
         }
     }
-    outcome
+    all
 }
 
 fn check_overlap(addr: SocketAddr, all: &[(Front, Listen)], location: &Location) {

@@ -5,7 +5,7 @@ use crate::plan::SettleBy;
 use super::super::{format, problem, spec, typed};
 use super::kinds::{AtOnce, Megabytes, Units};
 use super::window::Window;
-use typed::{OneOrMore, Time, Whole, section, words};
+use typed::{OneOrMore, Time, Values, Whole, section, words};
 
 section! {
     /// An additional quota of the same policy.
@@ -23,9 +23,9 @@ section! {
 
     /// The responses that count. A request without a response, because the client disconnected,
     /// counts too.
-    keys CountOnly = "countOnly" {
+    values CountOnly = "countOnly" {
         /// The statuses that count: `401`, `2xx`, or a list.
-        required status: OneOrMore<format::Status>,
+        required status: Values<OneOrMore<format::Status>>,
     }
 
     /// An estimated cost that is settled after the response. Units above the actual cost are

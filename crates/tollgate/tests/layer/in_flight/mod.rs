@@ -1,7 +1,7 @@
 //! Concurrency limits: how long a request holds its permit.
 
 mod beside;
-mod leases;
+mod renewals;
 mod over;
 
 use std::convert::Infallible;

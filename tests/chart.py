@@ -12,7 +12,8 @@ For each deploy/helm/tollgate/ci/*-values.yaml:
 * `tollgate check` accepts the files in the ConfigMap, and promtool the alerts.
 
 The objects of default-values.yaml are those in ci/default.yaml; --bless writes this file. Wrong
-values are rejected. At last, chart_pods.py runs these pods in a network namespace.
+values are rejected, and the commands in docs/how-to/kubernetes.md run. At last, chart_pods.py runs
+the default pods in a network namespace.
 
 TOLLGATE is the program, by default target/debug/tollgate. Needs helm (3 or 4), kubectl, promtool,
 redis-server, unshare and ip, and installs schemas from PyPI below target/tools. Exit codes: 0 all
@@ -31,6 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy/helm/tollgate"
 DEFAULT = CHART / "ci/default.yaml"
+PAGE = ROOT / "docs/how-to/kubernetes.md"
 PROGRAMS = ["helm", "kubectl", "promtool", "redis-server", "redis-cli", "unshare", "ip"]
 SCHEMAS = ["kubernetes-validate==1.37.0", "cloudcoil.models.prometheus_operator==0.80.1.0"]
 # The oldest version that Chart.yaml allows, and the newest with schemas.
@@ -68,6 +70,7 @@ def main():
         check_default("--bless" in sys.argv)
         check_wrong_values()
         check_version()
+        check_page(tollgate, Path(folder))
         namespace = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork"]
         pods = ROOT / "tests/chart_pods.py"
         print(run(*namespace, "--kill-child", sys.executable, pods, tollgate), end="")
@@ -249,6 +252,26 @@ def check_version():
     version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
     chart = (CHART / "Chart.yaml").read_text()
     assert f"\nversion: {version}\nappVersion: {version}\n" in chart, version
+
+
+def check_page(tollgate, folder):
+    """Runs the shell commands of the page, with the values that it shows."""
+    text = PAGE.read_text()
+    for name in ("deploy", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    values = re.findall(r"```yml\n(.*?)```", text, re.DOTALL)
+    for settings in values:
+        (folder / "values.yaml").write_text(settings)
+        render(CHART, "--values", folder / "values.yaml")
+    (folder / "values.yaml").write_text(values[0])
+    path = f"{tollgate.parent}:{os.environ['PATH']}"
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 4, blocks
+    for block in blocks:
+        run("env", "-C", folder, f"PATH={path}", "bash", "-euo", "pipefail", "-c", block)
+    for file in folder.glob("*.yaml"):
+        if file.name != "values.yaml":
+            check(load(file.read_text()), tollgate, folder)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from chart import CHART, load, pods, run
 
-POD = "10.244.1.5"
+# Addresses of pods, and what the pods then listen on.
+PODS = {"10.244.1.5": "0.0.0.0", "fd00::5": "[::]"}
 SETTINGS = {
     "config.target": "http://127.0.0.1:3000",
     "config.store.redis.url": "redis://:${REDIS_PASSWORD}@127.0.0.1:6379",
@@ -33,45 +34,58 @@ SETTINGS = {
 
 def main(tollgate):
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    subprocess.run(["ip", "address", "add", f"{POD}/32", "dev", "lo"], check=True)
     serve_target()
+    for address, listen in PODS.items():
+        subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+        live(tollgate, address, listen)
+
+
+def live(tollgate, address, listen):
+    """The life of a pod with this address."""
+    host = f"[{address}]" if ":" in address else address
     with tempfile.TemporaryDirectory() as folder:
-        objects = render(limit=3)
+        objects = render(listen, limit=3)
         secret = next(it["data"] for it in objects if it["kind"] == "Secret")
         secret = {name: base64.b64decode(value).decode() for name, value in secret.items()}
         volume = Volume(Path(folder, "tollgate"))
         volume.update(objects)
-        gateway, redis = (it["spec"]["containers"][0] for it in pods(objects))
-        start_redis(redis, secret, folder)
-        gateway = start_gateway(gateway, secret, tollgate, volume)
+        container, redis = (it["spec"]["containers"][0] for it in pods(objects))
+        redis = start_redis(redis, secret, folder)
+        gateway = start_gateway(container, secret, tollgate, volume, address)
+        for probe in ("readinessProbe", "livenessProbe"):
+            path = container[probe]["httpGet"]["path"]
+            wait(probe, lambda: get(f"http://{host}:8081{path}")[0] == 200)
 
-        metrics = f"http://{POD}:8081/metrics"
+        metrics = f"http://{host}:8081/metrics"
         assert get(metrics)[0] == 401
         available = 'tollgate_store_available{store="redis"} 1'
         wait("Redis", lambda: available in get(metrics, secret["TOLLGATE_ADMIN_TOKEN"])[2])
-        statuses = [get(f"http://{POD}:8080/")[0] for _ in range(4)]
+        statuses = [get(f"http://{host}:8080/")[0] for _ in range(4)]
         assert statuses == [200, 200, 200, 429], statuses
-        print("ok  limits in Redis, and metrics at the pod's address")
+        print(f"ok  limits in Redis, and metrics at {metrics}")
 
-        volume.update(render(limit=5))
-        wait("a changed ConfigMap applies", lambda: "q=5" in get(f"http://{POD}:8080/")[1])
+        volume.update(render(listen, limit=5))
+        wait("a changed ConfigMap applies", lambda: "q=5" in get(f"http://{host}:8080/")[1])
         print("ok  a changed ConfigMap applies without a restart")
 
         gateway.send_signal(signal.SIGTERM)
-        wait("draining", lambda: get(f"http://{POD}:8081/readyz")[0] == 503)
-        assert get(f"http://{POD}:8080/")[0] == 200, "no new connections while draining"
+        wait("draining", lambda: get(f"http://{host}:8081/readyz")[0] == 503)
+        assert get(f"http://{host}:8080/")[0] == 200, "no new connections while draining"
         assert gateway.wait(timeout=20) == 0
+        redis.terminate()
+        redis.wait(timeout=20)
         print("ok  a pod that drains is not ready, serves new connections, and ends")
 
 
-def render(limit):
-    settings = {**SETTINGS, "config.client.limit": limit}
+def render(listen, limit):
+    settings = {**SETTINGS, "listenAddress": listen, "config.client.limit": limit}
     options = [it for name, value in settings.items() for it in ("--set", f"{name}={value}")]
     values = CHART / "ci/default-values.yaml"
     return load(run("helm", "template", "tollgate", CHART, "--values", values, *options))
 
 
 def serve_target():
+    """A service that answers every GET with 200."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Target)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
@@ -109,9 +123,8 @@ class Volume:
 def start_redis(container, secret, folder):
     keys = {it["name"]: it["valueFrom"]["secretKeyRef"]["key"] for it in container["env"]}
     environment = {**os.environ, **{name: secret[key] for name, key in keys.items()}}
-    expand = lambda argument: re.sub(r"\$\((\w+)\)", lambda it: environment[it[1]], argument)
-    command = [expand(argument) for argument in container["args"]]
-    subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    command = [expand(argument, environment) for argument in container["args"]]
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     for probe in ("readinessProbe", "livenessProbe"):
         command = container[probe]["exec"]["command"]
         is_up = lambda: subprocess.run(command, env=environment, capture_output=True).returncode == 0
@@ -119,23 +132,27 @@ def start_redis(container, secret, folder):
     without = {name: value for name, value in environment.items() if name != "REDISCLI_AUTH"}
     denied = subprocess.run(["redis-cli", "ping"], env=without, capture_output=True, text=True)
     assert "NOAUTH" in denied.stdout, "Redis needs no password"
+    return process
 
 
-def start_gateway(container, secret, tollgate, volume):
-    addresses = [it["name"] for it in container["env"]
-                 if it["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"]
-    environment = {"PATH": os.environ["PATH"], **secret, **{name: POD for name in addresses}}
+def start_gateway(container, secret, tollgate, volume, address):
+    environment = {"PATH": os.environ["PATH"], **secret}
+    for variable in container["env"]:
+        value = variable.get("value")
+        if value is None:
+            assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+            value = address
+        environment[variable["name"]] = expand(value, environment)
     assert container["command"][0] == "tollgate"
     command = [argument.replace("/etc/tollgate", str(volume.folder))
                for argument in container["command"][1:]]
     log = open(volume.folder.parent / "log", "w+")
-    process = subprocess.Popen([tollgate, *command], env=environment, stdout=log, stderr=log)
-    ports = {it["name"]: it["containerPort"] for it in container["ports"]}
-    for probe in ("readinessProbe", "livenessProbe"):
-        check = container[probe]["httpGet"]
-        url = f"http://{POD}:{ports[check['port']]}{check['path']}"
-        wait(probe, lambda: get(url)[0] == 200)
-    return process
+    return subprocess.Popen([tollgate, *command], env=environment, stdout=log, stderr=log)
+
+
+def expand(text, environment):
+    """Replaces $(NAME), as Kubernetes does in commands and variables."""
+    return re.sub(r"\$\((\w+)\)", lambda it: environment[it[1]], text)
 
 
 def get(url, token=None):
@@ -145,11 +162,15 @@ def get(url, token=None):
         request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
-            return response.status, response.headers["RateLimit-Policy"], response.read().decode()
+            return response.status, policy_of(response), response.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.headers["RateLimit-Policy"], ""
+        return error.code, policy_of(error), ""
     except OSError:
         return 0, "", ""
+
+
+def policy_of(response):
+    return response.headers["RateLimit-Policy"] or ""
 
 
 def wait(what, is_so, seconds=20):

@@ -23,6 +23,33 @@ fn store() -> (MemoryStore<ManualClock>, ManualClock) {
     (MemoryStore::builder().clock(clock.clone()).shards(1).build(), clock)
 }
 
+/// Generates methods of [`Subject`] that call the subject in a field.
+macro_rules! forward {
+    ($field:tt: decide) => {
+        fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
+            self.$field.decide(charges, now)
+        }
+    };
+    ($field:tt: corrections) => {
+        fn settle(
+            &mut self,
+            receipt: &Receipt,
+            actual: Cost,
+            now: Timestamp,
+        ) -> Option<Settlement> {
+            self.$field.settle(receipt, actual, now)
+        }
+
+        fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
+            self.$field.renew(receipt, now)
+        }
+
+        fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
+            self.$field.reset(policy, key, now)
+        }
+    };
+}
+
 mod memory {
     use super::*;
     law_tests!(|| {
@@ -56,17 +83,7 @@ impl Subject for Full {
         self.0.decide(&enforced.collect::<Vec<_>>(), now)
     }
 
-    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
-        self.0.settle(receipt, actual, now)
-    }
-
-    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
-        self.0.renew(receipt, now)
-    }
-
-    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
-        self.0.reset(policy, key, now)
-    }
+    forward!(0: corrections);
 }
 
 #[test]
@@ -95,21 +112,8 @@ impl Leased {
 }
 
 impl Subject for Leased {
-    fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
-        self.0.decide(charges, now)
-    }
-
-    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
-        self.0.settle(receipt, actual, now)
-    }
-
-    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
-        self.0.renew(receipt, now)
-    }
-
-    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
-        self.0.reset(policy, key, now)
-    }
+    forward!(0: decide);
+    forward!(0: corrections);
 
     fn adapt(policy: Policy) -> Policy {
         let lease = Lease::of(1, 2).ttl(Lease::MIN_TTL);
@@ -225,21 +229,8 @@ impl Falling {
 }
 
 impl Subject for Falling {
-    fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
-        self.timed.decide(charges, now)
-    }
-
-    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
-        self.timed.settle(receipt, actual, now)
-    }
-
-    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
-        self.timed.renew(receipt, now)
-    }
-
-    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
-        self.timed.reset(policy, key, now)
-    }
+    forward!(timed: decide);
+    forward!(timed: corrections);
 
     fn fail(&mut self, is_down: bool) {
         self.is_down.store(is_down, Ordering::Relaxed);

@@ -137,37 +137,42 @@ fn leased_versions_are_bounded() {
     law::refunds_never_admit_more(Leased::new);
 }
 
-/// A key with a state under one version is charged under another version in the overflow entry. Once
-/// this entry is unused, the charge's receipt must not refund units of the key's own state.
+/// A key with a state under one or two versions is charged under another version in the overflow
+/// entry. Once this entry is unused, the charge's receipt must not refund units of the key's own states.
 #[test]
 fn overflow_receipt_keeps_own_units() {
-    let mut full = Full::new();
     // A short window starts at time zero.
     let time = |micros: u64| Timestamp::from_micros(60_000_000 + micros);
     let window = |limit, micros| {
         let quota = Quota::new(limit, Duration::from_micros(micros));
         Policy::fixed_window_counter("p", quota).expect("builds")
     };
-    let (long, short) = (window(20, 1_000_000), window(5, 60));
-    let mut charge = |policy: &Policy, key: &str, cost, now| {
-        let key = Key::from(key);
-        let charges = [Charge::new(policy, &key, Cost::new(cost))];
-        let verdict = full.decide(&charges, now).expect("decides");
-        let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
-        (verdict.decisions()[0].remaining, receipt)
-    };
-    // The store has room for two keys.
-    charge(&long, "other", 1, time(0));
-    charge(&long, "known", 1, time(0));
-    charge(&short, "new", 1, time(0));
-    let (remaining, receipt) = charge(&short, "known", 1, time(1));
-    assert_eq!(remaining, 3, "both charges are in the overflow entry");
-    let receipt = receipt.expect("a charge");
-    let settled = full.settle(&receipt, Cost::ZERO, time(60)).expect("settles");
-    assert_eq!(settled, Settlement::Returned { units: 0 });
-    let known = Key::from("known");
-    let look = full.decide(&[Charge::new(&long, &known, Cost::ZERO)], time(60)).expect("decides");
-    assert_eq!(look.decisions()[0].remaining, 19);
+    let (long, middle, short) = (window(20, 1_000_000), window(10, 1_000_000), window(5, 60));
+    for own in [&[&long][..], &[&long, &middle]] {
+        let mut full = Full::new();
+        let mut charge = |policy: &Policy, key: &str, cost, now| {
+            let key = Key::from(key);
+            let charges = [Charge::new(policy, &key, Cost::new(cost))];
+            let verdict = full.decide(&charges, now).expect("decides");
+            let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
+            (verdict.decisions()[0].remaining, receipt)
+        };
+        // The store has room for two keys.
+        charge(&long, "other", 1, time(0));
+        for policy in own {
+            charge(policy, "known", 1, time(0));
+        }
+        charge(&short, "new", 1, time(0));
+        let (remaining, receipt) = charge(&short, "known", 1, time(1));
+        assert_eq!(remaining, 3, "both charges are in the overflow entry");
+        let receipt = receipt.expect("a charge");
+        let settled = full.settle(&receipt, Cost::ZERO, time(60)).expect("settles");
+        assert_eq!(settled, Settlement::Returned { units: 0 });
+        let known = Key::from("known");
+        let look = [Charge::new(&long, &known, Cost::ZERO)];
+        let look = full.decide(&look, time(60)).expect("decides");
+        assert_eq!(look.decisions()[0].remaining, 20 - own.len() as u64);
+    }
 }
 
 /// A store that fails while it is told to.

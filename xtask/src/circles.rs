@@ -18,15 +18,18 @@ use crate::process::{self, Failure};
 
 /// The crates without circles. The specification is not in the list, because a policy has an
 /// algorithm, and an algorithm decides about a policy.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 11] = [
     "tollgate",
     "tollgate-admin",
     "tollgate-cli",
     "tollgate-config",
+    "tollgate-core",
     "tollgate-engine",
     "tollgate-gateway",
+    "tollgate-llm",
     "tollgate-memory",
     "tollgate-redis",
+    "tollgate-replay",
 ];
 
 /// A circle that must exist.

@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::named_files::NamedFiles;
+use super::named_files::{FileContents, NamedFiles};
 use super::place::{Place, Span};
 use super::source::Source;
 
@@ -42,7 +43,8 @@ pub(crate) struct Problems(RefCell<Found>);
 struct Found {
     problems: Vec<Problem>,
     secrets: Vec<Span>,
-    files: Vec<NamedFiles>,
+    files: Vec<(PathBuf, Place)>,
+    named: Vec<NamedFiles>,
     left_out: usize,
 }
 
@@ -88,12 +90,19 @@ impl Problems {
         self.0.borrow_mut().secrets.push(span);
     }
 
-    pub(super) fn names(&self, files: NamedFiles) {
-        self.0.borrow_mut().files.push(files);
+    pub(super) fn names(&self, file: PathBuf, place: Place) {
+        self.0.borrow_mut().files.push((file, place));
+    }
+
+    /// Sets what the files that are named at or below a place contain.
+    pub(super) fn contain(&self, place: &Place, contents: FileContents) {
+        let Found { files, named, .. } = &mut *self.0.borrow_mut();
+        let files = files.iter().filter(|(_, it)| it.path.starts_with(&place.path));
+        named.push(NamedFiles { files: files.cloned().collect(), contents });
     }
 
     pub(super) fn named_files(&self) -> Vec<NamedFiles> {
-        std::mem::take(&mut self.0.borrow_mut().files)
+        std::mem::take(&mut self.0.borrow_mut().named)
     }
 
     pub(super) fn has_errors(&self) -> bool {

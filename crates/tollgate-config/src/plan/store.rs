@@ -1,17 +1,15 @@
 use std::time::Duration;
 
 use super::Secret;
+use crate::tables::Memory;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorePlan {
-    Memory { max_keys: usize, max_bytes: usize },
+    Memory(Memory),
     Redis(RedisPlan),
 }
 
 impl StorePlan {
-    /// The default memory store, limited to a million keys and 256 MiB.
-    pub const MEMORY: Self = Self::Memory { max_keys: 1_000_000, max_bytes: 256 << 20 };
-
     /// Whether different clients' keys may be on different servers.
     pub const fn is_cluster(&self) -> bool {
         matches!(self, Self::Redis(RedisPlan { topology: Topology::Cluster, .. }))

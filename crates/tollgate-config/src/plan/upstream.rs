@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderValue, InvalidHeaderValue};
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::uri::{Authority, Scheme};
 
 use super::edits::Edits;
-use super::tls::TargetTlsFiles;
+use crate::tables::TargetTlsFiles;
+
+pub use crate::tables::HealthCheck;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
@@ -52,7 +54,7 @@ pub struct Servers {
     pub connections: Connections,
     pub balance: Balance,
     pub passive: Passive,
-    pub active: Option<Active>,
+    pub active: Option<HealthCheck>,
 }
 
 impl Servers {
@@ -125,16 +127,6 @@ impl Default for Passive {
     fn default() -> Self {
         Self { failures: 3, retry_after: Duration::from_secs(10) }
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Active {
-    /// The path and query for a check. A healthy server answers with 2xx or 3xx.
-    pub path: PathAndQuery,
-    pub interval: Duration,
-    pub timeout: Duration,
-    pub healthy: u32,
-    pub unhealthy: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -10,7 +10,6 @@ use super::super::problem::Checked;
 use super::super::tables::{Concurrency, Penalty, Rules};
 use super::super::typed::{Key, Location, Setting};
 use super::context::Names;
-use super::settling::statuses;
 use crate::plan::{PenaltyPlan, Statuses, Whose};
 
 pub(super) struct PenaltyTarget<'a> {
@@ -79,8 +78,8 @@ pub(super) fn penalty(
 }
 
 fn failures(section: &Penalty, target: &PenaltyTarget<'_>) -> Checked<Vec<Statuses>> {
-    if let Some(own) = section.count_only.get()? {
-        return statuses(own);
+    if let Some(own) = section.count_only.value()? {
+        return Ok(own.status);
     }
     target.counts.cloned().ok_or_else(|| {
         section.of.error(

@@ -7,6 +7,7 @@ changes are addresses, because there is no DNS, a timeout for busy machines, and
 """
 
 import base64
+import functools
 import http.server
 import os
 import re
@@ -127,8 +128,8 @@ def start_redis(container, secret, folder):
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     for probe in ("readinessProbe", "livenessProbe"):
         command = container[probe]["exec"]["command"]
-        is_up = lambda: subprocess.run(command, env=environment, capture_output=True).returncode == 0
-        wait(probe, is_up)
+        check = functools.partial(subprocess.run, command, env=environment, capture_output=True)
+        wait(probe, lambda: check().returncode == 0)
     without = {name: value for name, value in environment.items() if name != "REDISCLI_AUTH"}
     denied = subprocess.run(["redis-cli", "ping"], env=without, capture_output=True, text=True)
     assert "NOAUTH" in denied.stdout, "Redis needs no password"

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::named_files::{FileContents, NamedFiles};
+use super::named_files::{FileCheck, NamedFiles};
 use super::place::{Place, Span};
 use super::source::Source;
 
@@ -94,11 +94,11 @@ impl Problems {
         self.0.borrow_mut().files.push((file, place));
     }
 
-    /// Sets what the files that are named at or below a place contain.
-    pub(super) fn contain(&self, place: &Place, contents: FileContents) {
+    /// Sets how the files that are named at or below a place are checked.
+    pub(super) fn check_with(&self, place: &Place, check: Box<FileCheck>) {
         let Found { files, named, .. } = &mut *self.0.borrow_mut();
         let files = files.iter().filter(|(_, it)| it.path.starts_with(&place.path));
-        named.push(NamedFiles { files: files.cloned().collect(), contents });
+        named.push(NamedFiles { files: files.cloned().collect(), check });
     }
 
     pub(super) fn named_files(&self) -> Vec<NamedFiles> {

@@ -7,9 +7,10 @@ use http::{HeaderName, HeaderValue, Method as HttpMethod};
 use tollgate::RedisStore;
 use tollgate::access::SubjectList;
 use tollgate::key::TrustedProxies;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::observe::Origin;
 use tollgate::policy::calendar;
+use tollgate_engine::{PathPattern, PathPatternError};
 
 use super::typed::texts;
 use super::{spec, typed};
@@ -207,11 +208,11 @@ texts! {
             "write a number without a currency, with at most six digits after the point".to_owned()
         });
 
-    Excess(text) -> OnExceeded:
+    Excess(text) -> Mode:
         "`reject`, `annotate`, or a section with `wait` in it", r"^(reject|annotate)$" => match text
     {
-        "reject" => Ok(OnExceeded::Reject),
-        "annotate" => Ok(OnExceeded::Annotate),
+        "reject" => Ok(Mode::Reject),
+        "annotate" => Ok(Mode::Annotate),
         "wait" => Err("set the maximum wait: `{wait: 30s}`".to_owned()),
         _ => Err("there are no other values".to_owned()),
     };
@@ -315,45 +316,26 @@ fn url(text: &str) -> Result<Uri, String> {
 }
 
 pub(super) fn path(text: &str) -> Result<PathMatch, String> {
-    let fixed = text.strip_suffix("/*").unwrap_or(text);
-    if !text.starts_with('/') {
-        return Err("it does not start with `/`".to_owned());
-    }
-    if fixed.contains('*') {
-        return Err("`*` matches everything below and is the last segment; for anything else \
-                    write `expression: regex`"
-            .to_owned());
-    }
-    if fixed.contains(['?', '#']) {
-        return Err("only the path is matched, never the query".to_owned());
-    }
-    if fixed.contains(['{', '<']) {
-        return Err(format!(
-            "placeholders are not supported here: write `expression: regex` and {}",
-            expression(text)
-        ));
-    }
-    let plain = plain_path(fixed)?;
-    Ok(match (text.ends_with("/*"), plain.as_str()) {
-        (true, "") => PathMatch::Any,
-        (true, _) => PathMatch::Below(plain),
-        (false, _) => PathMatch::Plain(plain),
-    })
-}
-
-/// The path as it looks in normalized requests, or why no request has this path.
-fn plain_path(text: &str) -> Result<String, String> {
-    // Everything below the root.
-    if text.is_empty() {
-        return Ok(String::new());
-    }
-    match normalise(text, Ambiguous::Refuse) {
-        Ok(normal) if normal == text => Ok(normal.into_owned()),
+    let normal = |path: &str| match normalise(path, Ambiguous::Refuse) {
+        Ok(normal) if normal == path => Ok(normal.into_owned()),
         Ok(normal) => {
-            Err(format!("paths are normalized before they are matched: write `{normal}`"))
+            let end = if text.ends_with("/*") { "*" } else { "" };
+            Err(format!("paths are normalized before they are matched: write `{normal}{end}`"))
         }
         Err(fault) => Err(fault.to_string()),
-    }
+    };
+    PathPattern::parse(text, normal).map(PathMatch::Pattern).map_err(|error| match error {
+        PathPatternError::Relative => "it does not start with `/`".to_owned(),
+        PathPatternError::Wildcard => "`*` matches everything below and is the last segment; for \
+             anything else write `expression: regex`"
+            .to_owned(),
+        PathPatternError::Query => "only the path is matched, never the query".to_owned(),
+        PathPatternError::Placeholder => format!(
+            "placeholders are not supported here: write `expression: regex` and {}",
+            expression(text)
+        ),
+        PathPatternError::Path(wrong) => wrong,
+    })
 }
 
 /// The regular expression for a path with placeholders such as `{id}`, `<id>` or `:id`.

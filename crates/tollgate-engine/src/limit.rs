@@ -30,6 +30,16 @@ impl Mode {
         matches!(self, Self::Reject | Self::Wait(_))
     }
 
+    /// Returns the mode of a penalty beside the limit. A blocked client is rejected even if its
+    /// requests may wait or exceed the quota.
+    #[must_use]
+    pub const fn of_penalty(self) -> Self {
+        match self {
+            Self::Reject | Self::Wait(_) | Self::Annotate => Self::Reject,
+            Self::Shadow => Self::Shadow,
+        }
+    }
+
     /// Returns how long a request may wait for the limit. `None` if it may not wait.
     pub const fn max_wait(self) -> Option<Duration> {
         match self {

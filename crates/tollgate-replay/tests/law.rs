@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::key::{Global, from_fn};
 use tollgate::layer::WaitQueue;
-use tollgate::limit::{OnExceeded, OnMissingKey};
+use tollgate::limit::OnMissingKey;
 use tollgate::store::TokioClock;
 use tollgate::{Costs, Limit, MemoryStore, RateLimitLayer, tier};
 use tollgate_core::{
@@ -93,12 +93,7 @@ impl Limited {
             true => limit.count_only(|response| response.status != StatusCode::OK),
             false => limit,
         };
-        match self.mode {
-            Mode::Reject => limit,
-            Mode::Wait(max) => limit.on_exceeded(OnExceeded::Wait { max }),
-            Mode::Annotate => limit.on_exceeded(OnExceeded::Annotate),
-            Mode::Shadow => limit.shadow(),
-        }
+        limit.mode(self.mode)
     }
 }
 

@@ -33,7 +33,9 @@ struct Version {
     rule: AnyRule,
     state: AnyState,
     /// Charges before this instant cannot be identified: the key had not been charged under this
-    /// rule yet, was reset since, or the state was too full to count all of them.
+    /// rule yet, was reset since, or the state was too full to count all of them. If this version
+    /// started from another one's state, that state may contain other versions' charges at this
+    /// instant.
     since: Timestamp,
 }
 
@@ -559,12 +561,17 @@ impl Reference {
             return 0;
         }
         let (own, mut refunded, mut is_known) = (stored.version(any), 0, false);
+        let oldest = stored.versions.iter().position(|version| version.rule.counts_with(any));
         for (index, version) in stored.versions.iter_mut().enumerate() {
-            if !version.rule.counts_with(any) || charged.charged_at < version.since {
+            let is_own = own == Some(index);
+            let is_identified = match is_own || oldest == Some(index) {
+                true => charged.charged_at >= version.since,
+                false => charged.charged_at > version.since,
+            };
+            if !version.rule.counts_with(any) || !is_identified {
                 continue;
             }
             is_known = true;
-            let is_own = own == Some(index);
             let charged = if is_own { charged } else { charged.elsewhere() };
             with_rule!(version.rule.clone(), rule => {
                 let mut state = rule.read(version);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::Method;
 use tollgate_core::Cost;
+use tollgate_engine::MethodCosts;
 
 use crate::grpc::GrpcServices;
 use crate::head::RequestHead;
@@ -21,9 +22,9 @@ use crate::key::route;
 /// | SEARCH, QUERY | 3 |
 /// | POST, PUT, PATCH | 5 |
 /// | DELETE | 10 |
-/// | any other (names of methods are in capitals) | 1 |
+/// | any other | 1 |
 ///
-/// A request with cost 0 is always allowed.
+/// Method names are compared without case. A request with cost 0 is always allowed.
 ///
 /// All gRPC calls are POST requests, so with [`by_method`](Costs::by_method) a call to a declared
 /// gRPC service ([`grpc`](crate::layer::RateLimitLayerBuilder::grpc)) costs 1. A POST cost set with
@@ -41,67 +42,37 @@ use crate::key::route;
 /// ```
 #[derive(Clone)]
 pub struct Costs {
-    methods: Methods,
+    methods: MethodCosts,
+    /// Of gRPC calls to declared services.
+    call: Cost,
     routes: Vec<(Box<str>, Cost)>,
     closure: Option<Arc<Closure>>,
 }
 
 type Closure = dyn Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync;
 
-#[derive(Clone, Debug)]
-struct Methods {
-    /// In the order of [`NAMED`].
-    named: [Cost; NAMED.len()],
-    call: Cost,
-    others: Vec<(Method, Cost)>,
-    any_other: Cost,
-    /// Whether all methods have the same cost.
-    are_equal: bool,
-}
-
-/// SEARCH also covers QUERY, because both are names for the same method.
-const NAMED: [&str; 7] = ["GET", "HEAD", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
-
 impl Costs {
     /// Returns the costs by HTTP method from the table above.
-    pub const fn by_method() -> Self {
-        let [one, three, five, ten] = [Cost::ONE, Cost::new(3), Cost::new(5), Cost::new(10)];
-        let mut costs = Self::uniform(one);
-        costs.methods.named = [one, one, three, five, five, five, ten];
-        costs.methods.call = one;
-        costs.methods.are_equal = false;
-        costs
+    pub fn by_method() -> Self {
+        Self { methods: MethodCosts::by_method(), ..Self::default() }
     }
 
     /// Gives all requests the same cost.
     pub fn flat(cost: impl Into<Cost>) -> Self {
-        Self::uniform(cost.into())
+        let call = cost.into();
+        Self { methods: MethodCosts::flat(call), call, routes: Vec::new(), closure: None }
     }
 
-    const fn uniform(cost: Cost) -> Self {
-        let named = [cost; NAMED.len()];
-        let others = Vec::new();
-        let methods = Methods { named, call: cost, others, any_other: cost, are_equal: true };
-        Self { methods, routes: Vec::new(), closure: None }
-    }
-
-    /// Sets an HTTP method's cost. SEARCH and QUERY share a cost. A cost for POST also applies to
-    /// gRPC calls.
+    /// Sets an HTTP method's cost. A cost for GET also applies to HEAD, and SEARCH and QUERY have
+    /// the same cost, unless both methods are set. A cost for POST also applies to gRPC calls.
     #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "callers write constants: Method::POST")]
     pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();
         if method == Method::POST {
-            self.methods.call = cost;
+            self.call = cost;
         }
-        match number(&method) {
-            Some(number) => self.methods.named[number] = cost,
-            None => {
-                self.methods.others.retain(|(other, _)| *other != method);
-                self.methods.others.push((method, cost));
-            }
-        }
-        let Methods { named, others, any_other, are_equal, .. } = &mut self.methods;
-        *are_equal = others.is_empty() && named.iter().all(|cost| cost == any_other);
+        self.methods = self.methods.method(method.as_str(), cost);
         self
     }
 
@@ -150,23 +121,17 @@ impl Costs {
                 return *cost;
             }
         }
-        if self.methods.are_equal {
-            self.methods.any_other
-        } else if services.is_call(head) {
-            self.methods.call
-        } else {
-            self.methods.of(head.method)
-        }
+        if services.is_call(head) { self.call } else { self.methods.of(head.method.as_str()) }
     }
 
-    pub(crate) const fn is_flat(&self) -> bool {
-        self.methods.are_equal
+    pub(crate) fn is_flat(&self) -> bool {
+        self.methods.is_flat()
     }
 
     /// Returns the cost if it is the same for all requests.
     pub(crate) fn uniform_cost(&self) -> Option<Cost> {
-        let is_uniform = self.methods.are_equal && self.routes.is_empty() && self.closure.is_none();
-        is_uniform.then_some(self.methods.any_other)
+        let is_uniform = self.is_flat() && self.routes.is_empty() && self.closure.is_none();
+        is_uniform.then_some(self.methods.other())
     }
 
     pub(crate) const fn depend_on_closure(&self) -> bool {
@@ -176,54 +141,24 @@ impl Costs {
     /// Returns the highest cost that does not depend on a closure, and describes the requests that
     /// have it.
     pub(crate) fn highest(&self) -> (String, Cost) {
-        let Methods { named, call, others, any_other, are_equal } = &self.methods;
-        let named = NAMED.iter().zip(named).filter(|_| !are_equal);
-        let named = named.map(|(method, cost)| (format!("a {method} request"), *cost));
-        let others = others.iter().map(|(method, cost)| (format!("a {method} request"), *cost));
+        let methods = self.methods.listed();
+        let methods = methods.map(|(method, cost)| (format!("a {method} request"), cost));
         let routes = self.routes.iter();
         let routes = routes.map(|(route, cost)| (format!("a request to `{route}`"), *cost));
-        let calls = (!are_equal).then(|| ("a gRPC call".to_owned(), *call));
-        let all = named.chain(others).chain(routes).chain(calls);
-        all.fold(("a request".to_owned(), *any_other), |highest, next| {
-            if next.1 > highest.1 { next } else { highest }
-        })
+        let call = ("a gRPC call".to_owned(), self.call);
+        methods.chain(routes).chain([call]).fold(
+            ("a request".to_owned(), self.methods.other()),
+            |highest, next| {
+                if next.1 > highest.1 { next } else { highest }
+            },
+        )
     }
 }
 
-impl Methods {
-    #[inline]
-    fn of(&self, method: &Method) -> Cost {
-        if let Some(number) = number(method) {
-            return self.named[number];
-        }
-        let other = self.others.iter().find(|(other, _)| other == method);
-        other.map_or(self.any_other, |(_, cost)| *cost)
-    }
-}
-
-#[inline]
-fn number(method: &Method) -> Option<usize> {
-    Some(match *method {
-        Method::GET => 0,
-        Method::HEAD => 1,
-        Method::POST => 3,
-        Method::PUT => 4,
-        Method::PATCH => 5,
-        Method::DELETE => 6,
-        _ if matches!(method.as_str(), "SEARCH" | "QUERY") => 2,
-        _ => return None,
-    })
-}
-
-/// Only the method costs: "SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1".
+/// Only the method costs: "SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, any other 1".
 impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Methods { named, any_other, .. } = &self.methods;
-        let named = NAMED.iter().zip(named).filter(|(_, cost)| *cost != any_other);
-        for (method, cost) in named {
-            write!(f, "{method} {}, ", cost.get())?;
-        }
-        write!(f, "others {}", any_other.get())
+        self.methods.fmt(f)
     }
 }
 

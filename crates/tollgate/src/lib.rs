@@ -104,7 +104,7 @@ pub use tollgate_redis::RedisStore;
 // Re-exported here because the layer's files use them together.
 pub(crate) use head::RequestHead;
 pub(crate) use headers::HeaderOptions;
-pub(crate) use limit::{OnExceeded, OnMissingKey};
+pub(crate) use limit::{Mode, OnMissingKey};
 pub(crate) use paths::Paths;
 pub(crate) use settling::ResponseHead;
 

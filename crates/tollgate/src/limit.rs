@@ -1,7 +1,6 @@
 //! Limits: a policy with its key, costs and conditions, and what happens to denied requests.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate_core::{Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
 pub use tollgate_engine::Mode;
@@ -83,76 +82,6 @@ impl OnMissingKey {
     }
 }
 
-/// How a limit treats a request that exceeds its quota: reject it, let it wait, or allow it with a
-/// mark.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use tollgate::limit::OnExceeded;
-/// use tollgate::{Limit, Policy, Quota};
-///
-/// let policy = Policy::token_bucket("upload", Quota::per_second(2))?;
-/// let limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: Duration::from_secs(5) });
-/// # let _ = limit;
-/// # Ok::<(), tollgate::policy::PolicyError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnExceeded {
-    /// The layer rejects the request immediately.
-    #[default]
-    Reject,
-    /// The request is allowed, and both the client and the service learn that it exceeds the quota.
-    /// The service can then use a smaller model, lower the request's priority or show a banner.
-    /// This is a soft limit.
-    ///
-    /// The request has [`Verdicts`](crate::layer::Verdicts) in its extensions, and the response has
-    /// the header [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED). The rate limit
-    /// headers show the limit as usual. A request beyond the quota is not charged, so each window
-    /// allows the full quota of unmarked requests. Requests without a key are allowed, too.
-    ///
-    /// ```
-    /// use tollgate::limit::OnExceeded;
-    /// use tollgate::{Limit, Policy, Quota};
-    ///
-    /// let large = Policy::token_bucket("large-model", Quota::per_hour(50))?;
-    /// let large = Limit::per_ip(large).on_exceeded(OnExceeded::Annotate);
-    /// # let _ = large;
-    /// # Ok::<(), tollgate::policy::PolicyError>(())
-    /// ```
-    Annotate,
-    /// The request waits until the limit allows it, for up to `max`. The layer rejects the request
-    /// as soon as it is clear that the wait would be longer.
-    ///
-    /// # Order
-    ///
-    /// Each key serves its waiting requests in the order of arrival. While a request waits for a
-    /// key, no later request takes units from that key.
-    ///
-    /// A request waits for a key only while the store denies it under that key, or while an earlier
-    /// request waits for the same key. So a client that waits for its own limit does not delay
-    /// other clients at a global limit. If it must then wait for the global limit as well, its
-    /// place there depends on when it arrived.
-    ///
-    /// The order holds within one process, among limits that share a
-    /// [`WaitQueue`](crate::layer::WaitQueue). A request that costs 0 under a key does not wait for
-    /// that key.
-    ///
-    /// # Bounds
-    ///
-    /// The [`WaitQueue`](crate::layer::WaitQueue) bounds the number and the bytes of waiting
-    /// requests. If a client closes its connection, its request leaves the queue and takes no
-    /// units. If a request is rejected after it waited, or while other requests wait for its key,
-    /// `Retry-After` is an estimate: when those will have their units, or when the quota is full
-    /// again. A request that costs more than the capacity gets 403 immediately. Waiting needs a
-    /// tokio runtime with its timer enabled. A waiting request holds no permit of the inner service.
-    Wait {
-        /// The longest wait. If several of a layer's limits that apply have one, the shortest counts.
-        max: Duration,
-    },
-}
-
 impl Limit {
     /// Applies `policy`, with a separate quota for each key that the source finds.
     ///
@@ -204,17 +133,16 @@ impl Limit {
         self
     }
 
-    /// Makes this a shadow policy: it never denies a request, and is charged for requests that
-    /// pass. It affects neither the headers nor the response status and is visible only in
-    /// `tollgate` events. For a limit that clients and the service see, use
-    /// [`OnExceeded::Annotate`].
+    /// Shorthand for `.mode(Mode::Shadow)`, which makes this a shadow policy: it never denies a
+    /// request, and is charged for requests that pass. It affects neither the headers nor the
+    /// response status and is visible only in `tollgate` events. For a limit that clients and the
+    /// service see, use [`Mode::Annotate`].
     ///
     /// A shadow policy still uses the store: a request waits for the store's reply even if only
     /// shadow policies apply, and their keys count toward the store's memory bounds.
     #[must_use]
-    pub const fn shadow(mut self) -> Self {
-        self.mode = Mode::Shadow;
-        self
+    pub const fn shadow(self) -> Self {
+        self.mode(Mode::Shadow)
     }
 
     /// Omits the policy from the rate limit headers, for example because the limit protects the
@@ -271,17 +199,63 @@ impl Limit {
         self.when(move |head| !paths.surely_contains(head.uri.path()))
     }
 
-    /// Sets how the layer treats a request that this limit denies. If a limit with
-    /// [`OnExceeded::Reject`] also denies the request, the layer rejects it immediately.
+    /// Sets how the layer treats a request that this limit denies. By default it rejects the
+    /// request. If a limit with [`Mode::Reject`] also denies the request, the layer rejects it
+    /// immediately.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tollgate::limit::Mode;
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// let uploads = Policy::token_bucket("upload", Quota::per_second(2))?;
+    /// let uploads = Limit::global(uploads).mode(Mode::Wait(Duration::from_secs(5)));
+    /// let large = Policy::token_bucket("large-model", Quota::per_hour(50))?;
+    /// let large = Limit::per_ip(large).mode(Mode::Annotate);
+    /// # let _ = (uploads, large);
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
+    /// ```
+    ///
+    /// # Soft limits
+    ///
+    /// With [`Mode::Annotate`], both the client and the service learn that the request exceeds the
+    /// quota. The service can then use a smaller model, lower the request's priority or show a
+    /// banner.
+    ///
+    /// The request has [`Verdicts`](crate::layer::Verdicts) in its extensions, and the response has
+    /// the header [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED). The rate limit
+    /// headers show the limit as usual. A request beyond the quota is not charged, so each window
+    /// allows the full quota of unmarked requests. Requests without a key are allowed, too.
+    ///
+    /// # Order of waiting requests
+    ///
+    /// With [`Mode::Wait`], the layer rejects a request as soon as it is clear that its wait would
+    /// be longer. If several limits that apply let requests wait, the shortest time counts.
+    ///
+    /// Each key serves its waiting requests in the order of arrival. While a request waits for a
+    /// key, no later request takes units from that key.
+    ///
+    /// A request waits for a key only while the store denies it under that key, or while an earlier
+    /// request waits for the same key. So a client that waits for its own limit does not delay
+    /// other clients at a global limit. If it must then wait for the global limit as well, its
+    /// place there depends on when it arrived.
+    ///
+    /// The order holds within one process, among limits that share a
+    /// [`WaitQueue`](crate::layer::WaitQueue). A request that costs 0 under a key does not wait for
+    /// that key.
+    ///
+    /// # Bounds of waiting requests
+    ///
+    /// The [`WaitQueue`](crate::layer::WaitQueue) bounds the number and the bytes of waiting
+    /// requests. If a client closes its connection, its request leaves the queue and takes no
+    /// units. If a request is rejected after it waited, or while other requests wait for its key,
+    /// `Retry-After` is an estimate: when those will have their units, or when the quota is full
+    /// again. A request that costs more than the capacity gets 403 immediately. Waiting needs a
+    /// tokio runtime with its timer enabled. A waiting request holds no permit of the inner service.
     #[must_use]
-    pub const fn on_exceeded(mut self, on_exceeded: OnExceeded) -> Self {
-        if !self.is_shadow() {
-            self.mode = match on_exceeded {
-                OnExceeded::Reject => Mode::Reject,
-                OnExceeded::Annotate => Mode::Annotate,
-                OnExceeded::Wait { max } => Mode::Wait(max),
-            };
-        }
+    pub const fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
         self
     }
 
@@ -427,7 +401,7 @@ impl Limit {
             costs: Some(Costs::flat(Cost::ONE)),
             settling: Settling::default(),
             tiers: Vec::new(),
-            ..self.clone().on_exceeded(OnExceeded::Reject)
+            ..self.clone().mode(self.mode.of_penalty())
         })
     }
 
@@ -462,7 +436,7 @@ impl Limit {
         matches!(self.mode, Mode::Shadow)
     }
 
-    /// Whether this is a soft limit, with [`OnExceeded::Annotate`].
+    /// Whether this is a soft limit, with [`Mode::Annotate`].
     pub const fn is_soft(&self) -> bool {
         matches!(self.mode, Mode::Annotate)
     }

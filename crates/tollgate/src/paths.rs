@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use tollgate_engine::PathPattern;
+
 /// A list of path patterns: exact paths (`/healthz`), or all paths at and below a path (`/static/*`
 /// is `/static`, `/static/` and `/static/a`, but not `/statics`).
 ///
@@ -34,11 +36,7 @@ use std::borrow::Cow;
 /// # Ok::<(), tollgate::limit::PathsError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Paths {
-    exact: Vec<Box<str>>,
-    /// Without the trailing slash.
-    below: Vec<Box<str>>,
-}
+pub struct Paths(Vec<PathPattern>);
 
 impl Paths {
     /// Makes a list of path patterns.
@@ -47,23 +45,12 @@ impl Paths {
     /// A pattern would match no path: it does not start with `/`, has a `*` before its last
     /// segment, contains a router parameter, or is ambiguous.
     pub fn new<P: AsRef<str>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, PathsError> {
-        let mut paths = Self::default();
-        for pattern in patterns {
-            let pattern = pattern.as_ref();
-            let fixed = pattern.strip_suffix("/*");
-            let error = || PathsError { pattern: pattern.to_owned() };
-            if !pattern.starts_with('/')
-                || fixed.unwrap_or(pattern).contains(['*', '{', '}', '?', '#'])
-            {
-                return Err(error());
-            }
-            let text = Decoded::of(pattern).ok_or_else(error)?.text;
-            match text.strip_suffix("/*").filter(|_| fixed.is_some()) {
-                Some(prefix) => paths.below.push(prefix.into()),
-                None => paths.exact.push(text.into()),
-            }
-        }
-        Ok(paths)
+        let decoded = |path: &str| Decoded::of(path).map(|it| it.text.into_owned()).ok_or(());
+        let parse = |pattern: P| {
+            PathPattern::parse(pattern.as_ref(), decoded)
+                .map_err(|_| PathsError { pattern: pattern.as_ref().to_owned() })
+        };
+        patterns.into_iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
     /// Returns whether every server would interpret the path as one of the patterns.
@@ -91,13 +78,7 @@ impl Paths {
     }
 
     fn has(&self, decoded: &str) -> bool {
-        let is_below = |prefix: &str| {
-            decoded
-                .strip_prefix(prefix)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        self.exact.iter().any(|exact| **exact == *decoded)
-            || self.below.iter().any(|prefix| is_below(prefix))
+        self.0.iter().any(|pattern| pattern.matches(decoded))
     }
 }
 

@@ -3,11 +3,13 @@
 use std::fmt::{self, Write as _};
 
 use tollgate::Policy;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Kind, LeakyMode, OnStoreError, Refill};
 use tollgate::store::Micros;
 
-use crate::plan::{CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose};
+use crate::plan::{
+    CostRule, CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose,
+};
 
 /// For example `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`.
 pub fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> fmt::Result {
@@ -33,7 +35,7 @@ pub fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan)
         }
         None => write!(out, "{whose}, {fails}")?,
     }
-    if !limit.enforce {
+    if limit.mode == Mode::Shadow {
         write!(out, ", not enforced")?;
     } else if limit.hide_headers {
         write!(out, ", hidden from headers")?;
@@ -80,15 +82,15 @@ fn write_options(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Resul
 }
 
 fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
-    match limit.excess {
-        OnExceeded::Wait { max } => {
+    match limit.mode {
+        Mode::Wait(max) => {
             writeln!(out, "    a denied request waits for at most {}", span(max.into()))?;
         }
-        OnExceeded::Annotate => {
+        Mode::Annotate => {
             let header = tollgate::headers::X_RATELIMIT_EXCEEDED;
             writeln!(out, "    a request beyond the quota passes with the header {header}")?;
         }
-        _ => {}
+        Mode::Reject | Mode::Shadow => {}
     }
     if let Some(counts) = &limit.counts {
         let counts: Vec<_> = counts.iter().map(ToString::to_string).collect();
@@ -203,15 +205,9 @@ fn counted(policy: &Policy) -> String {
 }
 
 fn costs(costs: &CostTable) -> String {
-    let mut parts = Vec::new();
-    for rule in &costs.paths {
-        parts.push(format!("{} {} {}", rule.methods, rule.path, rule.cost.get()));
-    }
-    for (method, cost) in &costs.methods {
-        parts.push(format!("{method} {}", cost.get()));
-    }
-    parts.push(format!("any other {}", costs.other.get()));
-    format!("units: {}", parts.join(", "))
+    let CostTable { paths, methods } = costs;
+    let path = |rule: &CostRule| format!("{} {} {}, ", rule.methods, rule.path, rule.cost.get());
+    format!("units: {}{methods}", paths.iter().map(path).collect::<String>())
 }
 
 fn client(chain: &[IdentitySource]) -> &'static str {

@@ -2,13 +2,11 @@ use std::sync::Arc;
 
 use http::Method;
 use tollgate::Policy;
-use tollgate::limit::OnExceeded;
 use tollgate::policy::{Cost, OnStoreError};
-use tollgate_engine::Mode;
+use tollgate_engine::{MethodCosts, Methods, Mode};
 use tollgate_llm::Models;
 
-use super::matching::is_same;
-use super::{Methods, PathMatch, ReservePlan, SettleBy, Statuses};
+use super::{PathMatch, ReservePlan, SettleBy, Statuses};
 use crate::path::{PathFault, in_all_readings, other_readings};
 
 /// A route's limits. All of `global`, `client` and the first matching api apply, and either all of
@@ -35,7 +33,8 @@ impl RouteLimits {
     /// Two readings match different apis.
     pub fn api(&self, method: &Method, path: &str) -> Result<Option<usize>, PathFault> {
         in_all_readings(path, |path| {
-            let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
+            let matches =
+                |api: &ApiPlan| api.methods.contain(method.as_str()) && api.path.matches(path);
             self.apis.iter().position(matches)
         })
     }
@@ -90,11 +89,10 @@ pub struct LimitPlan {
     pub quotas: Vec<QuotaPlan>,
     pub whose: Whose,
     pub costs: Arc<CostTable>,
-    /// `false` for a shadow.
-    pub enforce: bool,
+    /// What its parts do with requests beyond their quota, except for the penalty.
+    pub mode: Mode,
     /// Whether the rate limit headers leave its policies out.
     pub hide_headers: bool,
-    pub excess: OnExceeded,
     /// Which responses count; by default all.
     pub counts: Option<Vec<Statuses>>,
     /// How an estimated charge is corrected.
@@ -172,14 +170,11 @@ impl LimitPlan {
         quotas.chain(in_flight).chain(self.penalty.iter().map(Part::Penalty))
     }
 
-    /// What a part does with requests beyond its quota. A blocked client is denied even if its
-    /// requests may wait or exceed the quota.
+    /// What a part does with requests beyond its quota.
     pub const fn mode_of(&self, part: Part<'_>) -> Mode {
-        match (part, self.excess) {
-            _ if !self.enforce => Mode::Shadow,
-            (Part::Quota(_) | Part::InFlight(_), OnExceeded::Wait { max }) => Mode::Wait(max),
-            (Part::Quota(_) | Part::InFlight(_), OnExceeded::Annotate) => Mode::Annotate,
-            _ => Mode::Reject,
+        match part {
+            Part::Quota(_) | Part::InFlight(_) => self.mode,
+            Part::Penalty(_) => self.mode.of_penalty(),
         }
     }
 
@@ -193,8 +188,8 @@ impl LimitPlan {
     }
 
     /// Whether it can deny requests, which limits that only shadow or annotate cannot.
-    pub fn enforces(&self) -> bool {
-        self.enforce && self.excess != OnExceeded::Annotate
+    pub const fn enforces(&self) -> bool {
+        self.mode.enforces()
     }
 
     pub fn on_store_error(&self) -> OnStoreError {
@@ -238,14 +233,11 @@ pub enum Whose {
     Client,
 }
 
-/// The costs of requests: the first path rule that matches, otherwise the method, otherwise
-/// `other`.
+/// The costs of requests: the first path rule that matches, otherwise the method's cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostTable {
     pub paths: Vec<CostRule>,
-    /// By method. GET covers HEAD, and SEARCH and QUERY cover each other unless both are listed.
-    pub methods: Vec<(Method, Cost)>,
-    pub other: Cost,
+    pub methods: MethodCosts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,55 +250,24 @@ pub struct CostRule {
 impl CostTable {
     /// The same cost for every request.
     pub const fn flat(cost: Cost) -> Self {
-        Self { paths: Vec::new(), methods: Vec::new(), other: cost }
-    }
-
-    /// The costs from [`Costs::by_method`](tollgate::Costs::by_method).
-    pub fn by_method() -> Self {
-        let costs = tollgate::Costs::by_method();
-        let cost = |method: &Method| {
-            let mut request = http::Request::new(());
-            method.clone_into(request.method_mut());
-            costs.of(&tollgate::key::RequestHead::of(&request))
-        };
-        let methods = ["GET", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
-        let methods = methods.iter().filter_map(|name| name.parse().ok());
-        let methods = methods.map(|method| (cost(&method), method));
-        let methods = methods.map(|(cost, method)| (method, cost)).collect();
-        Self { paths: Vec::new(), methods, other: cost(&Method::OPTIONS) }
+        Self { paths: Vec::new(), methods: MethodCosts::flat(cost) }
     }
 
     /// The cost of a request to a normalized path. If the path has several readings, the highest
     /// cost counts.
     pub fn of(&self, method: &Method, path: &str) -> Cost {
-        if self.paths.is_empty() && self.methods.is_empty() {
-            return self.other;
+        let method = method.as_str();
+        if self.paths.is_empty() {
+            return self.methods.of(method);
         }
         let readings = other_readings(path).map(|reading| self.of_reading(method, &reading));
         readings.fold(self.of_reading(method, path), Cost::max)
     }
 
-    fn of_reading(&self, method: &Method, path: &str) -> Cost {
-        let rule =
-            self.paths.iter().find(|rule| rule.methods.contain(method) && rule.path.matches(path));
-        if let Some(rule) = rule {
-            return rule.cost;
-        }
-        self.of_method(method)
-    }
-
-    fn of_method(&self, method: &Method) -> Cost {
-        let listed = |method: &str| {
-            let mut all = self.methods.iter();
-            all.find(|(listed, _)| is_same(listed.as_str(), method)).map(|(_, cost)| *cost)
-        };
-        let known_as = |name: &str| {
-            let twins = [("HEAD", "GET"), ("QUERY", "SEARCH"), ("SEARCH", "QUERY")];
-            twins.iter().find(|(one, _)| is_same(one, name)).map(|(_, other)| *other)
-        };
-        let method = method.as_str();
-        let cost = listed(method).or_else(|| known_as(method).and_then(listed));
-        cost.unwrap_or(self.other)
+    fn of_reading(&self, method: &str, path: &str) -> Cost {
+        let is_met = |rule: &&CostRule| rule.methods.contain(method) && rule.path.matches(path);
+        let rule = self.paths.iter().find(is_met);
+        rule.map_or_else(|| self.methods.of(method), |rule| rule.cost)
     }
 
     /// The highest cost that these methods and paths can have, and a description of the requests
@@ -329,15 +290,17 @@ impl CostTable {
         let has_rule = |has_methods: &dyn Fn(&Methods) -> bool| {
             self.paths.iter().any(|rule| rule.path.covers(path) && has_methods(&rule.methods))
         };
-        let listed = self.methods.iter().map(|(method, _)| method).filter(|it| methods.contain(it));
+        let listed = self.methods.listed().map(|(method, _)| method);
+        let listed = listed.filter(|it| methods.contain(it));
         let by_method = listed.chain(methods.iter()).filter(|it| !has_rule(&|all| all.contain(it)));
         let by_method =
-            by_method.map(|method| (self.of_method(method), format!("a {method} request")));
+            by_method.map(|method| (self.methods.of(method), format!("a {method} request")));
         let has_others = methods.is_all() && !has_rule(&Methods::is_all);
-        let other = if self.methods.is_empty() { "a request" } else { "any other request" };
-        let others = has_others.then(|| (self.other, other.to_owned()));
+        let other =
+            if self.methods.listed().next().is_none() { "a request" } else { "any other request" };
+        let others = has_others.then(|| (self.methods.other(), other.to_owned()));
         let all = rules.chain(by_method).chain(others);
         all.reduce(|highest, next| if next.0 > highest.0 { next } else { highest })
-            .unwrap_or_else(|| (self.other, other.to_owned()))
+            .unwrap_or_else(|| (self.methods.other(), other.to_owned()))
     }
 }

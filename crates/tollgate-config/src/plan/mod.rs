@@ -36,7 +36,7 @@ pub use self::limits::{
     ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, Part, PenaltyPlan, QuotaPlan, RouteLimits,
     Whose,
 };
-pub use self::matching::{Methods, PathMatch, PathMatchError};
+pub use self::matching::{PathMatch, PathMatchError};
 pub use self::meeting::{Meeting, NoClient, Unlimited};
 pub use self::preflights::Preflights;
 pub use self::rate_limits::{

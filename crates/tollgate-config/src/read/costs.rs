@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use tollgate::policy::Cost;
+use tollgate_engine::MethodCosts;
 
 use super::super::problem::Checked;
 use super::super::tables;
@@ -17,16 +18,19 @@ pub(super) fn costs(
         let of_all = of_all.map(Arc::clone);
         return Ok(of_all.unwrap_or_else(|| Arc::new(CostTable::flat(Cost::ONE))));
     };
-    let costs = match costs {
-        Either::One(()) => return Ok(Arc::new(CostTable::by_method())),
+    let section = match costs {
+        Either::One(()) => {
+            let methods = MethodCosts::by_method();
+            return Ok(Arc::new(CostTable { paths: Vec::new(), methods }));
+        }
         Either::Other(section) => section,
     };
-    let mut methods = Vec::new();
-    for (method, units) in &costs.methods.all {
-        methods.push((method.clone(), Cost::new(*units.get()?)));
+    let mut methods = MethodCosts::flat(Cost::new(section.other.value()?));
+    for (method, units) in &section.methods.all {
+        methods = methods.method(method.as_str(), Cost::new(*units.get()?));
     }
     let mut rules = Vec::new();
-    for item in costs.paths.items()? {
+    for item in section.paths.items()? {
         let rule = item.get()?;
         rules.push(CostRule {
             methods: paths::methods(&rule.method)?,
@@ -34,5 +38,5 @@ pub(super) fn costs(
             cost: Cost::new(rule.cost.value()?),
         });
     }
-    Ok(Arc::new(CostTable { paths: rules, methods, other: Cost::new(costs.other.value()?) }))
+    Ok(Arc::new(CostTable { paths: rules, methods }))
 }

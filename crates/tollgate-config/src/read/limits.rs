@@ -29,7 +29,7 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
         );
     }
     let keys = Keys { global: &limiter.global, client: &limiter.client, apis: &limiter.apis };
-    let (own, client) = own(keys, "", &PathMatch::Any, &limits, file);
+    let (own, client) = own(keys, "", &PathMatch::any(), &limits, file);
     if limiter.tiers.is_set() && own.client.as_ref().is_some_and(|client| client.quotas.is_empty())
     {
         limiter.tiers.name().error(

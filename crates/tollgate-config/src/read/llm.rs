@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use http::Method;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Cost, OnStoreError, PolicyError, calendar};
 use tollgate::store::Receipt;
 use tollgate::{Policy, Quota};
+use tollgate_engine::Methods;
 use tollgate_llm::{Api, Model, Models, Price};
 
 use super::super::problem::Checked;
@@ -14,8 +14,7 @@ use super::context::{FileContext, inherited};
 use super::quotas::QUOTA_KEYS;
 use super::{options, paths};
 use crate::plan::{
-    ApiPlan, CostTable, LimitPlan, LlmPlan, Methods, PathMatch, QuotaPlan, ReservePlan, SettleBy,
-    Whose,
+    ApiPlan, CostTable, LimitPlan, LlmPlan, PathMatch, QuotaPlan, ReservePlan, SettleBy, Whose,
 };
 
 /// The api for requests to language models.
@@ -36,15 +35,14 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         );
     }
     let on_store_error = inherited(&keys.on_store_error, &file.limiter.on_store_error)?;
-    let enforce = !file.limiter.shadow.value()?;
+    let mode = if file.limiter.shadow.value()? { Mode::Shadow } else { Mode::Reject };
     let limit = |name: &str, policy: Option<Policy>, settle: Option<SettleBy>| LimitPlan {
         name: name.to_owned(),
         quotas: policy.map(QuotaPlan::of).into_iter().collect(),
         whose: Whose::Client,
         costs: Arc::new(CostTable::flat(Cost::ONE)),
-        enforce,
+        mode,
         hide_headers: false,
-        excess: OnExceeded::Reject,
         counts: None,
         reserve: settle.map(|settle| ReservePlan { settle, lapse: Receipt::LIFETIME.into() }),
         in_flight: None,
@@ -77,7 +75,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let max_read = keys.max_read.value()?;
     let llm = LlmPlan { budgets: tokens.into_iter().chain(money).collect(), models, max_read };
     let limit = LimitPlan { in_flight, ..limit(LLM, requests, None) };
-    let methods = Methods::new([Method::POST]);
+    let methods = Methods::new(["POST"]);
     Ok(Some(ApiPlan { methods, path, limit, llm: Some(Arc::new(llm)) }))
 }
 

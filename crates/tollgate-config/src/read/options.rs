@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Policy;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, LeakyMode, Lease, Strikes};
 
 use super::super::problem::Checked;
@@ -14,8 +14,7 @@ use crate::plan::{PenaltyPlan, Statuses, Whose};
 
 pub(super) struct PenaltyTarget<'a> {
     pub(super) whose: Whose,
-    pub(super) enforce: bool,
-    pub(super) excess: OnExceeded,
+    pub(super) mode: Mode,
     pub(super) counts: Option<&'a Vec<Statuses>>,
 }
 
@@ -64,7 +63,7 @@ pub(super) fn penalty(
         true => Some(failures(section, target)?),
         false => None,
     };
-    if !of_failures && target.enforce && matches!(target.excess, OnExceeded::Wait { .. }) {
+    if !of_failures && target.mode.max_wait().is_some() {
         return Err(key.name().error(
             "a waiting request is first denied, which would count as a strike",
             "write `of: failures`, or `excess: reject`",
@@ -116,7 +115,7 @@ fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn warn_of_penalty(key: &Setting, target: &PenaltyTarget<'_>) {
-    if !target.enforce {
+    if target.mode == Mode::Shadow {
         key.no_effect("with `shadow`", "with `shadow` no client is blocked");
     }
     if target.whose == Whose::Everybody {

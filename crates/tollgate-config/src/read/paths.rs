@@ -1,9 +1,12 @@
+use http::Method;
+use tollgate_engine::{Methods, PathPattern};
+
 use super::super::format;
 use super::super::problem::Checked;
 use super::super::tables::{self, PathSection, RateLimiter};
 use super::super::typed::{Either, Item, Key, Kind, Location, all, values};
 use crate::path::{Ambiguous, PathRules};
-use crate::plan::{Methods, PathMatch};
+use crate::plan::PathMatch;
 
 pub(super) fn path(
     path: &<tables::Path as Kind>::Value,
@@ -95,7 +98,7 @@ fn reason(error: &regex::Error) -> String {
 
 /// A key's methods. By default, all methods match.
 pub(super) fn methods(key: &Key<Option<Vec<Item<format::Method>>>>) -> Checked<Methods> {
-    Ok(Methods::new(values(key.items()?)?))
+    Ok(Methods::new(values(key.items()?)?.iter().map(Method::as_str)))
 }
 
 pub(super) fn rules(limiter: &RateLimiter) -> Checked<PathRules> {
@@ -107,8 +110,8 @@ pub(super) fn exempt(limiter: &RateLimiter, rules: Checked<PathRules>) -> Checke
     let mut has_patterns = false;
     let paths = all(limiter.exempt.items()?, |item| {
         let path = path(item.get()?, &item.location)?;
-        has_patterns |= !matches!(path, PathMatch::Plain(_));
-        if path == PathMatch::Any {
+        has_patterns |= !matches!(path, PathMatch::Pattern(PathPattern::Exact(_)));
+        if path == PathMatch::any() {
             item.location.warn(
                 "every path is exempt, so no request is limited",
                 "name the paths that need no limit",

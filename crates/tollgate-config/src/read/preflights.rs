@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::Cost;
 use tollgate::{Policy, Quota};
 
@@ -30,9 +30,8 @@ pub(super) fn preflights(file: &FileContext<'_>) -> Checked<Preflights> {
         quotas: vec![QuotaPlan::of(policy)],
         whose: Whose::Client,
         costs: Arc::new(CostTable::flat(Cost::ONE)),
-        enforce: !limiter.shadow.value()?,
+        mode: if limiter.shadow.value()? { Mode::Shadow } else { Mode::Reject },
         hide_headers: false,
-        excess: OnExceeded::Reject,
         counts: None,
         reserve: None,
         in_flight: None,

@@ -2,7 +2,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tollgate::Policy;
-use tollgate::limit::OnExceeded;
 
 use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
@@ -40,12 +39,12 @@ pub(super) fn routes(
             "add `target: http://localhost:3000`",
         );
     }
-    let target = fallback.there().and_then(|it| target(it, &PathMatch::Any, limiter).ok());
+    let target = fallback.there().and_then(|it| target(it, &PathMatch::any(), limiter).ok());
     // Limits also apply to requests that match no route.
     if target.is_some() || decides {
         let limits = limits.limits.clone();
         let route =
-            Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::Any, target, limits };
+            Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::any(), target, limits };
         routes.push((route, limiter.target.location()));
     }
     check(&routes, file);
@@ -63,7 +62,7 @@ fn route(section: &tables::Route, file: &FileContext<'_>, outer: &Limits<'_>) ->
     let known = name.map_or("?", |name| name);
     let path = section.path.get();
     let path = path.and_then(|path| paths::path(path, &section.path.location()));
-    let any = PathMatch::Any;
+    let any = PathMatch::any();
     let limits = limits::of_route(section, known, path.as_ref().unwrap_or(&any), outer, file);
     let target = match section.target.get()? {
         Some(section) => {
@@ -179,8 +178,7 @@ fn check_queues(limits: &RouteLimits, location: &Location) {
 
 /// A waiting request is first denied, which must not count as a strike.
 fn check_penalties(limits: &RouteLimits, location: &Location) {
-    let waits =
-        |limit: &LimitPlan| limit.enforce && matches!(limit.excess, OnExceeded::Wait { .. });
+    let waits = |limit: &LimitPlan| limit.mode.max_wait().is_some();
     let strikes = |limit: &LimitPlan| {
         limit.penalty.as_ref().is_some_and(|penalty| penalty.failures.is_none())
     };

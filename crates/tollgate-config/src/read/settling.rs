@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, OnStoreError};
 use tollgate::store::Receipt;
 
@@ -16,7 +16,7 @@ use crate::plan::{ReservePlan, SettleBy, Statuses};
 pub(super) struct PolicyContext {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) on_store_error: OnStoreError,
-    pub(super) enforce: bool,
+    pub(super) is_shadow: bool,
     pub(super) can_fail: bool,
 }
 
@@ -26,24 +26,28 @@ impl PolicyContext {
     }
 }
 
-pub(super) fn excess(rules: &Rules, context: PolicyContext) -> Checked<OnExceeded> {
+pub(super) fn mode(rules: &Rules, context: PolicyContext) -> Checked<Mode> {
+    let excess = excess(rules, context)?;
+    let why = match excess {
+        _ if !context.is_shadow => return Ok(excess),
+        Mode::Annotate => Some("with `shadow` no request gets a header"),
+        Mode::Wait(_) => Some("with `shadow` no request waits"),
+        Mode::Reject | Mode::Shadow => None,
+    };
+    why.inspect(|why| rules.excess.no_effect("with `shadow`", why));
+    Ok(Mode::Shadow)
+}
+
+fn excess(rules: &Rules, context: PolicyContext) -> Checked<Mode> {
     let key: &Setting = &rules.excess;
     let section = match rules.excess.get()? {
         Either::Other(section) => section,
-        Either::One(word) => {
-            if *word == OnExceeded::Annotate && !context.enforce {
-                key.no_effect("with `shadow`", "with `shadow` no request gets a header");
-            }
-            return Ok(*word);
-        }
+        Either::One(word) => return Ok(*word),
     };
     let max = section.wait.value()?;
     if max.is_zero() {
         key.no_effect("with `wait: 0s`", "a request that may not wait is denied");
-        return Ok(OnExceeded::Reject);
-    }
-    if !context.enforce {
-        key.no_effect("with `shadow`", "with `shadow` no request waits");
+        return Ok(Mode::Reject);
     }
     if context.queues() {
         key.name().warn(
@@ -59,7 +63,7 @@ pub(super) fn excess(rules: &Rules, context: PolicyContext) -> Checked<OnExceede
             "write `onStoreError: local` or `open`, or `excess: reject`",
         );
     }
-    Ok(OnExceeded::Wait { max })
+    Ok(Mode::Wait(max))
 }
 
 pub(super) fn counts(rules: &Rules, context: PolicyContext) -> Checked<Option<Vec<Statuses>>> {

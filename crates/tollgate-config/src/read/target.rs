@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use http::header::ACCEPT_ENCODING;
 use http::uri::Scheme;
+use tollgate_engine::PathPattern;
 
 use super::super::named_files::FileContents;
 use super::super::problem::{Checked, Reported};
@@ -36,7 +37,7 @@ pub(super) fn target(
     };
     let strip_prefix = section.strip_prefix.value()?;
     if let Some(prefix) = &strip_prefix
-        && !PathMatch::Below(prefix.clone()).covers(path)
+        && !PathMatch::Pattern(PathPattern::Below(prefix.as_str().into())).covers(path)
     {
         return Err(section.strip_prefix.error(
             format!("requests on this route need not start with `{}`", prefix.escape_debug()),

@@ -21,7 +21,7 @@ use crate::grpc::GrpcServices;
 #[cfg(feature = "memory")]
 use crate::key::ApiKeys;
 use crate::tier::TierSource;
-use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, RequestHead};
+use crate::{Costs, HeaderOptions, Limit, Mode, OnMissingKey, Paths, RequestHead};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
 ///
@@ -91,7 +91,7 @@ impl<St: Store> RateLimitLayer<St> {
     /// # Errors
     /// The same as for [`RateLimitLayerBuilder::build`].
     pub fn for_client(store: St, policy: Policy, max_wait: Duration) -> Result<Self, LayerError> {
-        let mut limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: max_wait });
+        let mut limit = Limit::global(policy).mode(Mode::Wait(max_wait));
         if !store.has_local_fallback() {
             limit.default_on_store_error(OnStoreError::Closed);
         }
@@ -192,7 +192,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Sets the wait queue for limits with [`OnExceeded::Wait`]. Several layers can share a queue.
+    /// Sets the wait queue for limits with [`Mode::Wait`]. Several layers can share a queue.
     /// An earlier [`max_waiting`](Self::max_waiting) does not apply to it.
     #[must_use]
     pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {

@@ -33,7 +33,7 @@ use crate::{Limit, RequestHead};
 /// * The layer itself responds to denied requests ([`denial`](crate::denial)). It passes on the
 ///   service's errors unchanged.
 /// * A leaky bucket in queue mode, and a limit with
-///   [`OnExceeded::Wait`](crate::limit::OnExceeded), delay requests. This needs a tokio runtime
+///   [`Mode::Wait`](crate::limit::Mode), delay requests. This needs a tokio runtime
 ///   with its timer enabled.
 /// * A request holds its permits
 ///   ([`Policy::concurrent_requests`](crate::Policy::concurrent_requests)) until its response

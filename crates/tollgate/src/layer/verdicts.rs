@@ -12,7 +12,7 @@ use crate::headers;
 /// With the feature `axum` it is an extractor for every handler; otherwise it is in the extensions
 /// of requests and responses. It contains the decisions of layers with
 /// [`expose_verdicts`](crate::layer::RateLimitLayerBuilder::expose_verdicts), and of each layer
-/// with a [soft limit](crate::OnExceeded::Annotate) that the request exceeds. Otherwise it is
+/// with a [soft limit](crate::Mode::Annotate) that the request exceeds. Otherwise it is
 /// empty. On the response, the numbers include the settlement of a
 /// [`Reservation`](super::Reservation).
 ///
@@ -53,7 +53,7 @@ impl Verdicts {
         self.0.iter()
     }
 
-    /// Returns the [soft limits](crate::OnExceeded::Annotate) that the request exceeds.
+    /// Returns the [soft limits](crate::Mode::Annotate) that the request exceeds.
     pub fn exceeded(&self) -> impl Iterator<Item = &LimitVerdict> {
         self.0.iter().filter(|verdict| verdict.is_soft() && verdict.is_exceeded())
     }
@@ -112,7 +112,7 @@ impl LimitVerdict {
         matches!(self.mode, Mode::Shadow)
     }
 
-    /// Whether it is a [soft limit](crate::OnExceeded::Annotate).
+    /// Whether it is a [soft limit](crate::Mode::Annotate).
     pub const fn is_soft(&self) -> bool {
         matches!(self.mode, Mode::Annotate)
     }

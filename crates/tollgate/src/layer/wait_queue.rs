@@ -10,11 +10,11 @@ use tollgate_engine::{Arrival, Queue};
 
 use crate::RequestHead;
 
-/// The wait queue for limits with [`OnExceeded::Wait`](crate::limit::OnExceeded), and its bounds.
+/// The wait queue for limits with [`Mode::Wait`](crate::limit::Mode), and its bounds.
 ///
 /// **Clones share the same queue** and bounds. A new bound applies to later requests. Layers with
 /// the same `WaitQueue` serve their requests in a common order, see
-/// [`OnExceeded::Wait`](crate::limit::OnExceeded).
+/// [`Mode::Wait`](crate::limit::Mode).
 ///
 /// # Memory
 ///
@@ -30,14 +30,14 @@ use crate::RequestHead;
 /// use std::time::Duration;
 ///
 /// use tollgate::layer::WaitQueue;
-/// use tollgate::limit::OnExceeded;
+/// use tollgate::limit::Mode;
 /// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// let queue = WaitQueue::new().max_requests(200).max_bytes(16 << 20);
 /// let policy = Policy::token_bucket("upload", Quota::per_second(2))?;
 /// let layer = RateLimitLayer::builder(MemoryStore::new())
 ///     .wait_queue(&queue)
-///     .limit(Limit::global(policy).on_exceeded(OnExceeded::Wait { max: Duration::from_secs(5) }))
+///     .limit(Limit::global(policy).mode(Mode::Wait(Duration::from_secs(5))))
 ///     .build()?;
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

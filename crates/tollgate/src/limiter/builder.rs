@@ -11,7 +11,7 @@ use super::state::{Face, State};
 use crate::drive::Observed;
 use crate::layer::{LayerError, WaitQueue, check_limits};
 use crate::limit::Reserve;
-use crate::{Limit, OnExceeded};
+use crate::{Limit, Mode};
 
 /// Collects the policies and options of a [`Limiter`].
 pub struct LimiterBuilder<St> {
@@ -89,7 +89,7 @@ impl<St: Store> LimiterBuilder<St> {
         if let Some(max) = wait {
             let waiting = |limit: Limit| match limit.policy.is_penalty() {
                 true => limit,
-                false => limit.on_exceeded(OnExceeded::Wait { max }),
+                false => limit.mode(Mode::Wait(max)),
             };
             limits = limits.into_iter().map(waiting).collect();
         }

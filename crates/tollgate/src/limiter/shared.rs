@@ -21,7 +21,7 @@ use crate::layer::Verdicts;
 ///
 /// Each key serves its waiting calls in the order in which their futures are first polled. While a
 /// call waits for a key, no later call takes units from that key. See
-/// [`OnExceeded::Wait`](crate::OnExceeded::Wait).
+/// [`Mode::Wait`](crate::Mode::Wait).
 ///
 /// # Cancellation
 ///

@@ -137,25 +137,8 @@ fn root_pattern_contains_all_paths() {
 #[test]
 fn patterns_without_matches_are_rejected() {
     for pattern in [
-        "",
-        "login",
-        "*",
-        "/users/{id}",
-        "/users/*/a",
-        "/static*",
-        "/a//b",
-        "/a//*",
-        "/../a",
-        "/a;b",
-        "/a?b",
-        "/a#b",
-        "/%2e",
-        "/a%2Fb",
-        "/%zz",
-        "/%FF",
-        "/%25",
-        "/%00",
-        "/a\n",
+        "login", "/a//b", "/a//*", "/../a", "/a;b", "/%2e", "/a%2Fb", "/%zz", "/%FF", "/%25",
+        "/%00", "/a\n",
     ] {
         let error = Paths::new([pattern]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("path pattern {pattern:?}")), "{error}");

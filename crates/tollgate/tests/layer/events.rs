@@ -286,7 +286,7 @@ async fn build_logs_differing_costs() {
     layer(&store, [Limit::global(log("by-method", 10)).costs(Costs::by_method())]);
     let recorded = recorder.above_debug();
     let [costs] = &*recorded else { panic!("{recorded:?}") };
-    let table = "costs=SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1";
+    let table = "costs=SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, any other 1";
     assert!(costs.starts_with("INFO") && costs.contains(table), "{costs}");
     layer(&store, [Limit::global(log("one", 10))]);
     assert_eq!(recorder.above_debug().len(), 1, "all requests cost 1");

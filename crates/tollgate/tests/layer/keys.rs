@@ -14,7 +14,7 @@ use tollgate::key::{
     Subject, chain,
 };
 use tollgate::layer::LayerError;
-use tollgate::limit::{OnExceeded, OnMissingKey};
+use tollgate::limit::{Mode, OnMissingKey};
 use tollgate::policy::{OnStoreError, Strikes};
 use tollgate::{Limit, Policy, Quota, RateLimitLayer};
 use tower::Layer;
@@ -191,7 +191,7 @@ async fn repeated_key_is_rejected() {
         assert_eq!(json(rejected).await["code"], "ambiguous-key");
         assert_eq!(store.calls(), calls, "the request is not charged");
         // Limits that reject no request do not reject this one either.
-        for limit in [limit.clone().shadow(), limit.on_exceeded(OnExceeded::Annotate)] {
+        for limit in [limit.clone().shadow(), limit.mode(Mode::Annotate)] {
             assert_eq!(ask(&limited(&store, [limit]), twice()).await.status(), 200);
         }
     }

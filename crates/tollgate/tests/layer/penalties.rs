@@ -10,7 +10,7 @@ use http_body_util::Full;
 use serde_json::json;
 use tollgate::key::ClientIp;
 use tollgate::layer::LayerError;
-use tollgate::limit::{OnExceeded, Reserve};
+use tollgate::limit::{Mode, Reserve};
 use tollgate::policy::{OnStoreError, Strikes};
 use tollgate::{Limit, Policy, Quota, StoreExt};
 use tower::{Layer, ServiceExt, service_fn};
@@ -198,7 +198,7 @@ fn invalid_penalties_do_not_build() {
         let error = builder(&store, [client(), limit]).build().unwrap_err();
         assert_eq!(error, LayerError::NoFailures("locked".into()));
     }
-    let patient = client().on_exceeded(OnExceeded::Wait { max: MINUTE });
+    let patient = client().mode(Mode::Wait(MINUTE));
     let banned = patient.penalty("banned", strikes()).unwrap();
     let error = builder(&store, [patient.clone(), banned]).build().unwrap_err();
     let (name, waiting) = ("banned".into(), "client".into());

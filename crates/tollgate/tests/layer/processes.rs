@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::layer::RateLimit;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::{Limit, Policy, Quota, Store};
 use tower::ServiceExt;
@@ -14,7 +14,7 @@ use crate::support::*;
 const EVERY_TEN_SECONDS: Quota = Quota::every(Duration::from_secs(10));
 
 fn waits(policy: Policy, max: Duration) -> Limit {
-    Limit::global(policy).cost(1).on_exceeded(OnExceeded::Wait { max })
+    Limit::global(policy).cost(1).mode(Mode::Wait(max))
 }
 
 /// When the requests of `count` clients pass, in seconds. They are sent to the services in turn,

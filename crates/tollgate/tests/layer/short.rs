@@ -11,7 +11,7 @@ use tollgate::body::InFlight;
 use tollgate::denial::Denial;
 use tollgate::key::{ApiKeys, Key, PathParam, RequestHead};
 use tollgate::layer::Reservation;
-use tollgate::limit::{OnExceeded, OnMissingKey, Reserve};
+use tollgate::limit::{Mode, OnMissingKey, Reserve};
 use tollgate::store::AnyStore;
 use tollgate::tier::{self, TierSource};
 use tollgate::{Limit, Policy, Quota, RateLimitLayer, StoreExt};
@@ -164,8 +164,8 @@ async fn path_param_key_works_with_any_store() {
 #[tokio::test(start_paused = true)]
 async fn tokio_clock_drives_store_and_waiters() {
     let store = on_tokio_time();
-    let wait = OnExceeded::Wait { max: Duration::from_secs(90) };
-    let service = limited(&store, [Limit::global(log("global", 1)).cost(1).on_exceeded(wait)]);
+    let wait = Mode::Wait(Duration::from_secs(90));
+    let service = limited(&store, [Limit::global(log("global", 1)).cost(1).mode(wait)]);
     assert_eq!(status(&service).await, 200);
     let waiting = tokio::spawn(async move { status(&service).await });
     tokio::task::yield_now().await;

@@ -11,14 +11,14 @@ use axum::Router;
 use axum::routing::post;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::new(3, Duration::from_secs(10));
     let uploads = Limit::new(Policy::sliding_window_log("uploads", quota)?, ClientIp::peer())
-        .on_exceeded(OnExceeded::Wait { max: Duration::from_secs(15) });
+        .mode(Mode::Wait(Duration::from_secs(15)));
     let limit =
         RateLimitLayer::builder(MemoryStore::new()).limit(uploads).max_waiting(100).build()?;
 

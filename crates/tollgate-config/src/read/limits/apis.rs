@@ -122,7 +122,7 @@ fn warn_of_shadowed(apis: &[(ApiPlan, Location)]) {
                     "this is never reached: `{}` before it matches every such request",
                     earlier.limit.name
                 ),
-                if api.path == PathMatch::Any || earlier.path == api.path {
+                if api.path == PathMatch::any() || earlier.path == api.path {
                     "only the first match counts: remove either"
                 } else {
                     "only the first match counts: move the narrower path up"

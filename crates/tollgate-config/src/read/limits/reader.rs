@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tollgate::Policy;
 use tollgate::policy::{Algorithm, Cost, OnStoreError};
+use tollgate_engine::Methods;
 
 use super::super::super::problem::Checked;
 use super::super::super::tables::Policy as PolicyKeys;
@@ -14,7 +15,7 @@ use super::super::options::{self, LeaseOption, PenaltyTarget};
 use super::super::policy::{self, Section};
 use super::super::quotas::{self, Quotas};
 use super::super::settling::{self, PolicyContext};
-use crate::plan::{CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, QuotaPlan, Whose};
+use crate::plan::{CostTable, LimitPlan, PathMatch, PenaltyPlan, QuotaPlan, Whose};
 
 pub(super) struct LimitReader<'a, 'b> {
     /// The route's paths.
@@ -67,16 +68,16 @@ impl<'a> LimitReader<'a, '_> {
         let costs = costs::costs(&rules.costs, self.costs);
         let on_store_error = policy::on_store_error(rules, self.file);
         let shed = policy::shed(rules, self.file);
-        let enforce = !inherited(&rules.shadow, &self.file.limiter.shadow)?;
+        let is_shadow = inherited(&rules.shadow, &self.file.limiter.shadow)?;
         let (on_store_error, shed) = (on_store_error?, shed?);
         let can_fail = self.file.can_fail;
-        let context = PolicyContext { algorithm, on_store_error, enforce, can_fail };
-        let excess = settling::excess(rules, context);
+        let context = PolicyContext { algorithm, on_store_error, is_shadow, can_fail };
+        let mode = settling::mode(rules, context);
         let counts = settling::counts(rules, context);
         let reserve = settling::reserve(rules, context);
         let lease = options::lease(rules, can_fail);
-        let (excess, counts) = (excess?, counts?);
-        let target = PenaltyTarget { whose, enforce, excess, counts: counts.as_ref() };
+        let (mode, counts) = (mode?, counts?);
+        let target = PenaltyTarget { whose, mode, counts: counts.as_ref() };
         let in_flight = options::in_flight(&rules.concurrency, name?, &self.file.names);
         let penalty = options::penalty(rules, name?, &target, &self.file.names);
         let estimate = rules.reserve.there().map(|reserve| reserve.units.value()).transpose()?;
@@ -89,9 +90,8 @@ impl<'a> LimitReader<'a, '_> {
             quotas: Vec::new(),
             whose,
             costs,
-            enforce,
+            mode,
             hide_headers: rules.hide_headers.value()?,
-            excess,
             counts,
             reserve: reserve?,
             in_flight: in_flight?,

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::headers::HeaderOptions;
-use tollgate::limit::OnExceeded;
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Cost, LeakyMode, Refill};
 use tollgate::store::Micros;
 use tollgate_config::plan::{ApiPlan, CostTable, LimitPlan, RouteLimits, SettleBy, Statuses};
+use tollgate_engine::MethodCosts;
 
 use super::{api, with};
 use crate::support::plan;
@@ -107,12 +108,12 @@ fn calendar_windows_use_the_time_zone() {
 #[test]
 fn methods_and_exempt_paths_match() {
     let get = api("method: GET, limit: 5, windowSeconds: 60").methods;
-    assert!(get.contain(&Method::GET) && get.contain(&Method::HEAD));
-    assert!(!get.contain(&Method::POST));
+    assert!(get.contain("GET") && get.contain("HEAD"));
+    assert!(!get.contain("POST"));
     let two = api("method: [PUT, PATCH], limit: 5, windowSeconds: 60").methods;
-    assert!(two.contain(&Method::PUT) && two.contain(&Method::PATCH));
-    assert!(!two.contain(&Method::HEAD));
-    assert!(api("limit: 5, windowSeconds: 60").methods.contain(&Method::TRACE));
+    assert!(two.contain("PUT") && two.contain("PATCH"));
+    assert!(!two.contain("HEAD"));
+    assert!(api("limit: 5, windowSeconds: 60").methods.contain("TRACE"));
 
     let plan = with("  exempt: [/healthz, /static/*, {expression: regex, value: '^/v\\d/x'}]\n");
     let exempt = |path: &str| plan.exempt.iter().any(|exempt| exempt.matches(path));
@@ -160,19 +161,13 @@ fn first_matching_cost_rule_applies() {
 }
 
 #[test]
-fn by_method_costs_match_the_library() {
-    let cost = |lines: &str, method: &str| {
+fn by_method_is_the_usual_table() {
+    let methods = |lines: &str| {
         let plan = with(lines);
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
-        plan.routes[0].limits.client.as_ref().unwrap().costs.of(&method, "/").get()
+        plan.routes[0].limits.client.as_ref().unwrap().costs.methods.clone()
     };
-    let usual = tollgate::Costs::by_method();
-    for method in ["GET", "HEAD", "SEARCH", "QUERY", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-        let request = http::Request::builder().method(method).body(()).unwrap();
-        let expected = usual.of(&tollgate::key::RequestHead::of(&request)).get();
-        assert_eq!(cost("  costs: byMethod\n", method), expected, "{method}");
-        assert_eq!(cost("", method), 1, "{method}");
-    }
+    assert_eq!(methods("  costs: byMethod\n"), MethodCosts::by_method());
+    assert_eq!(methods(""), MethodCosts::flat(Cost::ONE));
 }
 
 #[test]
@@ -181,7 +176,7 @@ fn shadow_limits_are_not_enforced() {
         "  shadow: true\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: false}]\n",
     );
     let limits = &plan.routes[0].limits;
-    assert!(!limits.client.as_ref().unwrap().enforce && limits.apis[0].limit.enforce);
+    assert!(!limits.client.as_ref().unwrap().enforces() && limits.apis[0].limit.enforces());
     // A second queue is valid in shadow mode.
     with(
         "  strategy: leaky_bucket\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: true}]\n",
@@ -289,10 +284,10 @@ fn excess_and_reserve_are_read() {
     );
     let limits = &plan.routes[0].limits;
     let client = limits.client.as_ref().unwrap();
-    assert_eq!((client.excess, &client.counts, client.reserve), (OnExceeded::Reject, &None, None));
+    assert_eq!((client.mode, &client.counts, client.reserve), (Mode::Reject, &None, None));
     let [a, b, c, d] = [0, 1, 2, 3].map(|number| &limits.apis[number].limit);
-    assert_eq!((d.excess, d.enforce, d.enforces()), (OnExceeded::Annotate, true, false));
-    assert_eq!(a.excess, OnExceeded::Wait { max: Duration::from_secs(20) });
+    assert_eq!((d.mode, d.enforces()), (Mode::Annotate, false));
+    assert_eq!(a.mode, Mode::Wait(Duration::from_secs(20)));
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
     // `reserve.units` replaces `costs`.
     assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));

@@ -4,7 +4,6 @@ mod clients;
 mod file;
 mod limits;
 mod llm;
-mod paths;
 
 use tollgate_config::plan::Plan;
 

@@ -7,7 +7,7 @@ use http::{HeaderName, StatusCode};
 use tollgate::headers;
 use tollgate::key::{ClientIp, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
-use tollgate::limit::{Mode, OnExceeded, Reserve};
+use tollgate::limit::Reserve;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
@@ -194,12 +194,7 @@ impl<St: Inspect> Parts<'_, St> {
             },
         };
         let limit = if plan.hide_headers { limit.hide_headers() } else { limit };
-        Ok(match plan.mode_of(part) {
-            Mode::Reject => limit,
-            Mode::Wait(max) => limit.on_exceeded(OnExceeded::Wait { max }),
-            Mode::Annotate => limit.on_exceeded(OnExceeded::Annotate),
-            Mode::Shadow => limit.shadow(),
-        })
+        Ok(limit.mode(plan.mode_of(part)))
     }
 
     fn quota(&self, mut limit: Limit, quota: &QuotaPlan) -> Result<Limit, BuildError> {

@@ -38,8 +38,8 @@ async fn waiting_excess_is_counted_once() {
     let meter = Meter::start();
     let quota = Quota::every(Duration::from_secs(10));
     let policy = Policy::sliding_window_log("patient", quota).unwrap();
-    let excess = tollgate::limit::OnExceeded::Wait { max: Duration::from_secs(60) };
-    let service = limited(&on_tokio_time(), [Limit::global(policy).on_exceeded(excess)]);
+    let excess = tollgate::limit::Mode::Wait(Duration::from_secs(60));
+    let service = limited(&on_tokio_time(), [Limit::global(policy).mode(excess)]);
     let tasks: Vec<_> = (0..3)
         .map(|_| {
             let service = service.clone();

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::{advance, sleep};
-use tollgate::key::Key;
-use tollgate::policy::{Cost, OnStoreError};
-use tollgate::{Limit, Policy, Store, StoreExt};
+use tollgate::{Limit, Policy};
 use tower::{Layer, Service, ServiceExt};
 
 use super::{LEASE, Slow, at_once, limited};
@@ -36,7 +34,7 @@ async fn long_requests_renew_their_permits() {
 
 /// The limits are renewed together, so the shorter time to live sets the pace.
 #[tokio::test(start_paused = true)]
-async fn shortest_lease_paces_renewals() {
+async fn shortest_life_paces_renewals() {
     let brief = Policy::concurrent_requests("brief", 2, LEASE / 10).unwrap();
     for policies in [[at_once(2), brief.clone()], [brief.clone(), at_once(2)]] {
         let (store, slow) = (on_tokio_time(), Slow::default());
@@ -180,42 +178,4 @@ async fn finished_request_cancels_pending_renewal() {
     store.release();
     settle_down().await;
     assert_eq!(left(&memory, &at_once(1)).await, 1);
-}
-
-#[tokio::test]
-async fn outage_counts_permits_per_process() {
-    let (_, memory) = memory();
-    let store = Staged::new(memory.clone());
-    store.fail(Fault::NotCharged);
-    let policy = at_once(4).with_on_store_error(OnStoreError::Local);
-    let service = limited(&store.clone().or_local(memory), [Limit::global(policy)]);
-    let held = [ask(&service, get()).await, ask(&service, get()).await];
-    assert!(held.iter().all(|held| held.status() == 200));
-    assert_eq!(status(&service).await, 429, "half of four");
-    drop(held);
-    assert_eq!(status(&service).await, 200);
-    for (on_store_error, expected) in [(OnStoreError::Open, 200), (OnStoreError::Closed, 503)] {
-        let policy = at_once(1).with_on_store_error(on_store_error);
-        let service = limited(&store, [Limit::global(policy)]);
-        let held = [ask(&service, get()).await, ask(&service, get()).await];
-        assert!(held.iter().all(|held| held.status() == expected), "{on_store_error:?}");
-    }
-}
-
-#[tokio::test]
-async fn local_permits_are_settled_locally() {
-    let (_, memory) = memory();
-    let store = Staged::new(memory.clone());
-    let fallback = store.clone().or_local(memory.clone());
-    let policy = at_once(4).with_on_store_error(OnStoreError::Local);
-    store.fail(Fault::NotCharged);
-    let charges = [tollgate::store::Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
-    let verdict = fallback.decide(&charges).await.unwrap();
-    let receipt = verdict.receipts(&charges, || tollgate::store::ReceiptId(1)).next().unwrap();
-    store.recover();
-    let renewed = fallback.renew(&receipt).await.unwrap().unwrap();
-    assert_eq!((renewed.policy.capacity(), renewed.source), (4, receipt.source));
-    let back = fallback.settle(&renewed, Cost::ZERO).await.unwrap();
-    assert_eq!(back, tollgate::store::Settlement::Returned { units: 1 });
-    assert_eq!(fallback.renew(&renewed).await.unwrap(), None);
 }

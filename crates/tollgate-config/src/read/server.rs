@@ -19,7 +19,7 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
     let Some(service) = limiter.rate_limit_service.get()? else { return Ok(None) };
     let files = values(service.config.get()?)?;
     let merges_domains = service.merge_domains.value()?;
-    service.config.location().names(FileContents::RateLimits(files.clone(), merges_domains));
+    service.config.location().group_files(FileContents::RateLimits(files.clone(), merges_domains));
     Ok(Some(RateLimitsPlan {
         files,
         on_store_error: limiter.on_store_error.value()?,
@@ -45,9 +45,18 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     }
 }
 
-/// The keys that apply to the Rate Limit Service, and keys that exclude this check.
-const OF_ENVOY: [&str; 8] =
-    ["admin", "rateLimitService", "onStoreError", "shadow", "store", "timeouts", "log", "tracing"];
+/// The keys that apply to the Rate Limit Service, and `routes`, which is an error without a target.
+const OF_ENVOY: [&str; 9] = [
+    "admin",
+    "rateLimitService",
+    "routes",
+    "onStoreError",
+    "shadow",
+    "store",
+    "timeouts",
+    "log",
+    "tracing",
+];
 
 /// The valid listeners. An invalid listener is reported, so there is no plan.
 pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Listen)> {
@@ -64,7 +73,7 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Liste
         for item in listeners.get().into_iter().flatten() {
             let Ok(listen) = item.get() else { continue };
             if let Some(tls) = &listen.tls {
-                item.location.names(FileContents::Tls(tls.clone()));
+                item.location.group_files(FileContents::Tls(tls.clone()));
             }
             // Port 0 is a different free port each time.
             if listen.address.port() != 0 && listeners.is_set() {

@@ -38,7 +38,7 @@ fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<Subjects
     }
     let file = list.file.value()?;
     if let Some(file) = file.clone() {
-        list.file.location().names(FileContents::Subjects(file));
+        list.file.location().group_files(FileContents::Subjects(file));
     }
     let keys = list.api_keys.items()?.iter().map(|item| item.get()?.sha256.value());
     Ok(SubjectsPlan {

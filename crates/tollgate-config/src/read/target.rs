@@ -85,7 +85,7 @@ fn tls(section: &TargetSection) -> Checked<Option<TargetTlsFiles>> {
             "write `https://` in `url`, or remove it",
         );
     }
-    section.tls.location().names(FileContents::TargetTls(tls.clone()));
+    section.tls.location().group_files(FileContents::TargetTls(tls.clone()));
     Ok(Some(tls.clone()))
 }
 

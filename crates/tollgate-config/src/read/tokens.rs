@@ -40,7 +40,7 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
             "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
         ));
     };
-    key.location().names(FileContents::Keys(origin.clone()));
+    key.location().group_files(FileContents::Keys(origin.clone()));
     Ok(origin)
 }
 

@@ -23,9 +23,9 @@ impl Location {
         self.problems.warn(self.place.clone(), what, cure);
     }
 
-    /// Sets what the files that this value names contain.
-    pub(crate) fn names(&self, contents: FileContents) {
-        self.problems.contain(&self.place, contents);
+    /// Groups the files that this value names, by what they contain.
+    pub(crate) fn group_files(&self, contents: FileContents) {
+        self.problems.group_files(&self.place, contents);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Configuration problems, each with a position and a cure.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -43,7 +44,8 @@ pub(crate) struct Problems(RefCell<Found>);
 struct Found {
     problems: Vec<Problem>,
     secrets: Vec<Span>,
-    files: Vec<(PathBuf, Place)>,
+    /// Named files by their path in the configuration.
+    files: BTreeMap<String, (PathBuf, Place)>,
     named: Vec<NamedFiles>,
     left_out: usize,
 }
@@ -90,15 +92,16 @@ impl Problems {
         self.0.borrow_mut().secrets.push(span);
     }
 
-    pub(super) fn names(&self, file: PathBuf, place: Place) {
-        self.0.borrow_mut().files.push((file, place));
+    pub(super) fn add_file(&self, file: PathBuf, place: Place) {
+        self.0.borrow_mut().files.insert(place.path.clone(), (file, place));
     }
 
     /// Sets how the files that are named at or below a place are checked.
     pub(super) fn check_with(&self, place: &Place, check: Box<FileCheck>) {
         let Found { files, named, .. } = &mut *self.0.borrow_mut();
-        let files = files.iter().filter(|(_, it)| it.path.starts_with(&place.path));
-        named.push(NamedFiles { files: files.cloned().collect(), check });
+        let below = files.range(place.path.clone()..);
+        let below = below.take_while(|(path, _)| path.starts_with(&place.path));
+        named.push(NamedFiles { files: below.map(|(_, file)| file.clone()).collect(), check });
     }
 
     pub(super) fn named_files(&self) -> Vec<NamedFiles> {

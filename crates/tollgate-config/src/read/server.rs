@@ -53,9 +53,18 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     }
 }
 
-/// The keys that apply to the Rate Limit Service, and keys that exclude this check.
-const OF_ENVOY: [&str; 8] =
-    ["admin", "rateLimitService", "onStoreError", "shadow", "store", "timeouts", "log", "tracing"];
+/// The keys that apply to the Rate Limit Service, and `routes`, which is an error without a target.
+const OF_ENVOY: [&str; 9] = [
+    "admin",
+    "rateLimitService",
+    "routes",
+    "onStoreError",
+    "shadow",
+    "store",
+    "timeouts",
+    "log",
+    "tracing",
+];
 
 /// The valid listeners. An invalid listener is reported, so there is no plan.
 pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Listen)> {

@@ -76,7 +76,7 @@ impl Kind for WatchedFile {
 
     fn read(input: Input<'_>) -> Checked<PathBuf> {
         let file = format::File::read(input)?;
-        input.names(file.clone());
+        input.add_file(file.clone());
         Ok(file)
     }
 }

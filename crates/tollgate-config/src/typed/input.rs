@@ -36,8 +36,8 @@ impl<'a> Input<'a> {
     }
 
     /// Adds the file that this value names.
-    pub(crate) fn names(self, file: PathBuf) {
-        self.problems.names(file, self.place());
+    pub(crate) fn add_file(self, file: PathBuf) {
+        self.problems.add_file(file, self.place());
     }
 
     pub(super) fn location(self) -> Location {

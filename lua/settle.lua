@@ -3,9 +3,11 @@
 -- correction changes no state. Units are only refunded while the state still contains their charge.
 
 -- Whether a version can tell apart a charge. It cannot if the charge was made before the version,
--- or was reset since.
-local function identifies(version, op)
-  return op.charged_at >= struct.unpack('>I7', version.since)
+-- or was reset since. If the version started from another one's state, that state may contain other
+-- versions' charges of the same microsecond.
+local function identifies(version, op, from_start)
+  local since = struct.unpack('>I7', version.since)
+  return op.charged_at > since or from_start and op.charged_at == since
 end
 
 -- Charges a debt under the key's current quota: the receipt's, if it is still used.
@@ -31,14 +33,18 @@ local function give_back(op)
     cost = op.cost, charged_at = op.charged_at, leaves_at = op.charged_at,
     resets_at = op.charged_at, refunded = 0,
   }
+  local is_oldest = true
   for _, version in ipairs(entry.versions) do
     local rule, state = version.rule, version.state
-    if counts_with(rule, op.rule) and identifies(version, op) then
-      changes, entry.changed = true, true
-      local charged = version == own and op or elsewhere
-      local units = rule.algorithm.give_back(rule, state, charged, op.units, now)
-      refunded = max(refunded, units)
-      if refunds.restart(state) then version.since = next_instant end
+    if counts_with(rule, op.rule) then
+      if identifies(version, op, version == own or is_oldest) then
+        changes, entry.changed = true, true
+        local charged = version == own and op or elsewhere
+        local units = rule.algorithm.give_back(rule, state, charged, op.units, now)
+        refunded = max(refunded, units)
+        if refunds.restart(state) then version.since = next_instant end
+      end
+      is_oldest = false
     end
   end
   -- Redis deletes fresh states, so the rest of this call must not see them either.
@@ -65,7 +71,7 @@ local function renew(op)
   if receipt.fault then return fault_row(receipt, op.receipt_key) end
   if receipt.exists then return REPEATED end
   local version = version_of(entry, rule)
-  local is_known = version and not is_fresh(version) and identifies(version, op)
+  local is_known = version and not is_fresh(version) and identifies(version, op, true)
   local state = state_under(rule, entry)
   keep(entry, rule, state)
   if is_known then rule.algorithm.give_back(rule, state, op, op.cost, now) end

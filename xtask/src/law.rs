@@ -1,5 +1,5 @@
 //! `cargo xtask law`: the laws of combinations with a million steps each. With `--mutants`, it
-//! checks that the laws find seeded bugs.
+//! checks that the laws and the engine's tables find seeded bugs.
 
 use std::path::Path;
 
@@ -22,11 +22,16 @@ pub(crate) struct Args {
     seed: Option<u64>,
 }
 
-const MUTANTS: &str = include_str!("../../crates/tollgate-store-tests/mutants.txt");
+const OF_STORES: &str = include_str!("../../crates/tollgate-store-tests/mutants.txt");
+const OF_ENGINE: &str = include_str!("../../crates/tollgate-engine/mutants.txt");
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(text) = &args.mutants {
-        return mutants::run("the laws", MUTANTS, text, is_found);
+        let laws = |tree: &Path| is_found(tree, "tollgate-memory", "suite", "laws::");
+        let tables = |tree: &Path| is_found(tree, "tollgate-engine", "tables", "");
+        let of_stores = mutants::run("the laws", OF_STORES, text, laws);
+        let of_engine = mutants::run("the engine's tables", OF_ENGINE, text, tables);
+        return of_stores.and(of_engine);
     }
     let path = tools::provide(args.install)?;
     for package in ["tollgate-memory", "tollgate-redis"] {
@@ -41,15 +46,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a law does not hold in the tree, for a store in this process.
-fn is_found(tree: &Path) -> Result<bool, Failure> {
+/// Whether a test with this text in its name fails in the tree.
+fn is_found(tree: &Path, package: &str, suite: &str, name: &str) -> Result<bool, Failure> {
     let test = |rest: &[&str]| {
-        let mut command = mutants::cargo(tree, &["test", "--package", "tollgate-memory"]);
-        command.args(["--quiet", "--all-features", "--test", "suite"]).args(rest);
+        let mut command = mutants::cargo(tree, &["test", "--package", package]);
+        command.args(["--quiet", "--all-features", "--test", suite]).args(rest);
         command
     };
     process::run(&mut test(&["--no-run"]))?;
-    Ok(!process::status(&mut test(&["--", "laws::"]))?.success())
+    Ok(!process::status(&mut test(&["--", name]))?.success())
 }
 
 #[cfg(test)]
@@ -58,6 +63,6 @@ mod tests {
 
     #[test]
     fn every_bug_changes_one_place() {
-        assert!(mutants::check(MUTANTS) >= 10);
+        assert!([OF_STORES, OF_ENGINE].map(mutants::check).iter().all(|bugs| *bugs >= 10));
     }
 }

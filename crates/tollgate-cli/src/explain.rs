@@ -131,12 +131,12 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     }
     match &plan.store {
         _ if described.dry => {}
-        StorePlan::Memory { .. } => {
+        StorePlan::Memory(_) => {
             let _ = writeln!(
                 out,
                 "the serving process has the counts in memory: see GET http://{}/status at its \
                  admin address",
-                plan.admin
+                plan.admin.address
             );
         }
         StorePlan::Redis(redis) => {

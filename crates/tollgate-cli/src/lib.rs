@@ -225,7 +225,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
         Err(error) => return wrong(&error),
     };
     let outcome = config::read_with_process_env(&source).with_files();
-    let given = outcome.plan.as_ref().map_or_else(LogPlan::default, |plan| plan.log);
+    let given = outcome.plan.as_ref().map_or_else(LogPlan::default, |plan| plan.log.clone());
     let lines = LogPlan { format: format.unwrap_or(given.format), ..given };
     // Text is for people, so problems are written to stderr. Warnings during a reload, and all
     // warnings if the log is JSON, are logged.
@@ -238,7 +238,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
         Ok(tracing) => tracing,
         Err(error) => return wrong(&error),
     };
-    if let Err(error) = log::start(lines, &tracing) {
+    if let Err(error) = log::start(&lines, &tracing) {
         return wrong(&error);
     }
     // `run` loads the file again at startup. The flag prevents repeated warnings.

@@ -8,7 +8,7 @@ use tollgate_config::plan::{LogFormat, LogPlan};
 use tollgate_gateway::trace::Tracing;
 
 /// Starts the log, and passes spans to the exporter.
-pub(crate) fn start(plan: LogPlan, tracing: &Tracing) -> Result<(), String> {
+pub(crate) fn start(plan: &LogPlan, tracing: &Tracing) -> Result<(), String> {
     let filter = match std::env::var(VARIABLE).ok().filter(|value| !value.is_empty()) {
         Some(value) => EnvFilter::try_new(&value).map_err(|error| {
             format!(

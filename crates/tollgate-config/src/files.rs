@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
@@ -21,16 +21,9 @@ use tollgate::access::{SubjectList, SubjectListError};
 use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
 use webpki::EndEntityCert;
 
-use crate::plan::{CertificateFiles, KeyOrigin, TargetTlsFiles, TlsFiles};
-
-/// A file that cannot be used, with the reason and the cure.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{}: {what}; {cure}", file.display())]
-pub struct FileError {
-    pub file: PathBuf,
-    pub what: String,
-    pub cure: String,
-}
+pub use crate::named_files::FileError;
+use crate::plan::{KeyOrigin, TargetTlsFiles, TlsFiles};
+use crate::source::is_pipe;
 
 /// Reads a listener's certificates and keys.
 ///
@@ -45,7 +38,7 @@ pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
     };
     let config =
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| unfit(&files.default, &error))?;
+    let config = config.map_err(|error| unfit(&files.certificate, &files.key, &error))?;
     let config = config.with_client_cert_verifier(clients);
     let mut config = config.with_cert_resolver(Arc::new(by_name));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -64,11 +57,11 @@ struct ByName {
 
 impl ByName {
     fn read(files: &TlsFiles, provider: &crypto::CryptoProvider) -> Result<Self, FileError> {
-        let (default, names) = named(&files.default, provider)?;
+        let (default, names) = named(&files.certificate, &files.key, provider)?;
         let mut by_name: HashMap<_, _> =
             names.into_iter().map(|name| (name, Arc::clone(&default))).collect();
-        for files in &files.others {
-            let (certificate, names) = named(files, provider)?;
+        for files in files.sni.iter().flatten() {
+            let (certificate, names) = named(&files.certificate, &files.key, provider)?;
             if names.is_empty() {
                 return Err(wrong(
                     &files.certificate,
@@ -96,16 +89,17 @@ impl ResolvesServerCert for ByName {
 
 /// A certificate with its key, and its host names.
 fn named(
-    files: &CertificateFiles,
+    certificate: &Path,
+    key: &Path,
     provider: &crypto::CryptoProvider,
 ) -> Result<(Arc<CertifiedKey>, Vec<String>), FileError> {
-    let chain = certificates(&files.certificate)?;
-    let certified = CertifiedKey::from_der(chain, private_key(&files.key)?, provider);
-    let certified = certified.map_err(|error| unfit(files, &error))?;
-    let own = certified.end_entity_cert().map_err(|error| unfit(files, &error))?;
+    let chain = certificates(certificate)?;
+    let certified = CertifiedKey::from_der(chain, private_key(key)?, provider);
+    let certified = certified.map_err(|error| unfit(certificate, key, &error))?;
+    let own = certified.end_entity_cert().map_err(|error| unfit(certificate, key, &error))?;
     let parsed = EndEntityCert::try_from(own).map_err(|error| {
         let what = format!("its first certificate cannot be used: {error}");
-        wrong(&files.certificate, what, "put the server's own certificate first")
+        wrong(certificate, what, "put the server's own certificate first")
     })?;
     let names = parsed.valid_dns_names();
     let names = names.map(|name| name.trim_start_matches('*').to_ascii_lowercase()).collect();
@@ -187,19 +181,19 @@ impl fmt::Debug for TargetTls {
 /// # Errors
 /// A file cannot be read or has other contents, or the key does not belong to the certificate.
 pub fn target_tls(files: &TargetTlsFiles) -> Result<TargetTls, FileError> {
-    let TargetTlsFiles { ca, client } = files;
+    let TargetTlsFiles { ca, client_certificate } = files;
     let mut contents = vec![read(ca)?];
     let config = ClientConfig::builder_with_provider(crypto::ring::default_provider().into())
         .with_safe_default_protocol_versions()
         .map_err(|error| unfit_authority(ca, &error))?
         .with_root_certificates(authorities(ca)?);
-    let config = match client {
+    let config = match client_certificate {
         None => config.with_no_client_auth(),
         Some(own) => {
             contents.extend([read(&own.certificate)?, read(&own.key)?]);
             let config = config
                 .with_client_auth_cert(certificates(&own.certificate)?, private_key(&own.key)?);
-            config.map_err(|error| unfit(own, &error))?
+            config.map_err(|error| unfit(&own.certificate, &own.key, &error))?
         }
     };
     Ok(TargetTls { config, contents: contents.into() })
@@ -245,19 +239,6 @@ fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
     String::from_utf8(bytes).map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))
 }
 
-/// Whether the file is a pipe. A pipe cannot be read twice, and opening a pipe without a writer
-/// blocks forever.
-pub(crate) fn is_pipe(path: &Path) -> bool {
-    #[cfg(unix)]
-    let is_pipe = {
-        use std::os::unix::fs::FileTypeExt as _;
-        std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
-    };
-    #[cfg(not(unix))]
-    let is_pipe = false;
-    is_pipe
-}
-
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     read_up_to(path, MOST_BYTES)
 }
@@ -299,23 +280,20 @@ fn no_pem(path: &Path, error: &pem::Error, expected: &str) -> FileError {
     wrong(path, what, cure)
 }
 
-fn unfit(files: &CertificateFiles, error: &TlsError) -> FileError {
+fn unfit(certificate: &Path, key: &Path, error: &TlsError) -> FileError {
     match error {
         TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch) => wrong(
-            &files.key,
-            format!(
-                "it is not the key of the first certificate in {}",
-                files.certificate.display()
-            ),
+            key,
+            format!("it is not the key of the first certificate in {}", certificate.display()),
             "put the server's own certificate first, and name its key",
         ),
         TlsError::InvalidCertificate(_) => wrong(
-            &files.certificate,
+            certificate,
             format!("its first certificate cannot be used: {error}"),
             "put the server's own certificate first",
         ),
         _ => wrong(
-            &files.key,
+            key,
             format!("the key cannot be used: {error}"),
             "give an RSA, P-256, P-384 or Ed25519 key",
         ),

@@ -15,7 +15,7 @@ use tollgate_engine::{PathPattern, PathPatternError};
 use super::typed::texts;
 use super::{spec, typed};
 use crate::path::{Ambiguous, normalise};
-use crate::plan::{PathMatch, Statuses};
+use crate::plan::{PathMatch, Secret, Statuses};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreflightWord {
@@ -108,12 +108,12 @@ texts! {
     };
 
     /// A Redis URL. No message shows it, because it may contain a password.
-    RedisUrl(text) -> String:
+    RedisUrl(text) -> Secret:
         "a URL such as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
         r"^(redis|rediss|redis\+unix)://" =>
         match text.split_once("://") {
             Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => {
-                checked(text, RedisStore::builder(text))
+                checked(text, RedisStore::builder(text)).map(Secret::new)
             }
             Some(("redis" | "rediss" | "redis+unix", _)) => Err("it has no host".to_owned()),
             Some(_) => Err("its scheme is not redis, rediss or redis+unix".to_owned()),
@@ -239,8 +239,10 @@ texts! {
             number => per_minute(number).map(PreflightWord::PerMinute),
         };
 
-    Hs256(text) -> String: "a secret of at least 32 bytes" =>
-        checked(text, tollgate::key::JwtKey::hs256(text.as_bytes()));
+    Hs256(text) -> Secret: "a secret of at least 32 bytes" =>
+        checked(text, tollgate::key::JwtKey::hs256(text.as_bytes())).map(Secret::new);
+
+    SecretText(text) -> Secret: "a text" => Text::parse(text).map(Secret::new);
 }
 
 /// The text, if one of the layer's types accepts it.

@@ -1,13 +1,15 @@
 //! Configuration problems, each with a position and a cure.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::named_files::NamedFiles;
+use super::named_files::{FileCheck, NamedFiles};
 use super::place::{Place, Span};
 use super::source::Source;
 
@@ -42,7 +44,9 @@ pub(crate) struct Problems(RefCell<Found>);
 struct Found {
     problems: Vec<Problem>,
     secrets: Vec<Span>,
-    files: Vec<NamedFiles>,
+    /// Named files by their path in the configuration.
+    files: BTreeMap<String, (PathBuf, Place)>,
+    named: Vec<NamedFiles>,
     left_out: usize,
 }
 
@@ -88,12 +92,20 @@ impl Problems {
         self.0.borrow_mut().secrets.push(span);
     }
 
-    pub(super) fn names(&self, files: NamedFiles) {
-        self.0.borrow_mut().files.push(files);
+    pub(super) fn add_file(&self, file: PathBuf, place: Place) {
+        self.0.borrow_mut().files.insert(place.path.clone(), (file, place));
+    }
+
+    /// Sets how the files that are named at or below a place are checked.
+    pub(super) fn check_with(&self, place: &Place, check: Box<FileCheck>) {
+        let Found { files, named, .. } = &mut *self.0.borrow_mut();
+        let below = files.range(place.path.clone()..);
+        let below = below.take_while(|(path, _)| path.starts_with(&place.path));
+        named.push(NamedFiles { files: below.map(|(_, file)| file.clone()).collect(), check });
     }
 
     pub(super) fn named_files(&self) -> Vec<NamedFiles> {
-        std::mem::take(&mut self.0.borrow_mut().files)
+        std::mem::take(&mut self.0.borrow_mut().named)
     }
 
     pub(super) fn has_errors(&self) -> bool {

@@ -48,7 +48,8 @@ impl Key {
     pub const GLOBAL: Self = Self(Repr::Inline { len: 0, last: 0, middle: 0, head: 0 });
 
     /// Creates a key from these bytes.
-    #[inline]
+    // With a constant length, the compiler removes all branches.
+    #[inline(always)]
     pub fn new(key: impl AsRef<[u8]>) -> Self {
         let key = key.as_ref();
         if key.len() > Self::INLINE {

@@ -219,7 +219,7 @@ impl StoreError {
     }
 
     /// Creates an error for renewing a receipt that does not belong to a concurrency limit.
-    pub fn no_lease(store: &'static str, policy: &Policy) -> Self {
+    pub fn not_renewable(store: &'static str, policy: &Policy) -> Self {
         let name = policy.name().escape_default();
         let reason =
             format!("policy `{name}` is not a concurrency limit, so there is nothing to renew");

@@ -26,12 +26,8 @@ macro_rules! any_table {
         impl AnyTable {
             pub(crate) fn new(policy: &Policy) -> Self {
                 match policy.rule() {
-                    $(AnyRule::$rule(rule) => Self::$rule(Table::new(policy.clone(), rule.clone()))),*
+                    $(AnyRule::$rule(rule) => Self::$rule(Table::new(rule.clone()))),*
                 }
-            }
-
-            pub(crate) fn policy(&self) -> &Policy {
-                with_table!(self, table => &table.policy)
             }
 
             pub(crate) fn len(&self) -> usize {

@@ -77,7 +77,7 @@ fn saturating(number: u128) -> u64 {
 }
 
 impl Clock for SystemClock {
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Timestamp {
         // Another processor's counter may be slightly behind the value read for `made_at`.
         let ticks = self.counter.raw().saturating_sub(self.made);

@@ -1,12 +1,12 @@
 //! Decides a request by assessing all charges first, then charging all or none.
 
+use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
 
 use crate::clock::Clock;
 use crate::inner::{Inner, NAME};
-use crate::known::Locked;
-use crate::shard::Seat;
+use crate::shard::{Seat, Shard};
 
 /// A request's total charge to a key under a policy.
 struct Sum<'a> {
@@ -34,12 +34,22 @@ struct Taken<'a> {
 impl<C: Clock> Inner<C> {
     /// Decides a request with any number of charges, for known and new keys.
     // Not inlined, to keep the code for a single charge small enough for inlining.
+    #[cold]
     #[inline(never)]
-    pub(crate) fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
+    pub(crate) fn decide_any(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
+        if let Ok(three) = charges.try_into()
+            && let Some((admitted, decisions, now)) = self.decide_known::<3>(three)
+        {
+            return Ok(Verdict::new(admitted, now, decisions));
+        }
+        self.decide_all(charges)
+    }
+
+    fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         let (sums, sum_of) = self.sums(charges)?;
-        let mut shards = Locked::default();
-        self.lock_in_order(sums.iter().map(|sum| sum.shard), &mut shards);
+        let mut shards = self.lock_all(sums.iter().map(|sum| sum.shard).collect());
         let now = self.clock.now();
+        shards.iter_mut().for_each(|shard| shard.enter(now));
         // Create all tables before the seats, because seats contain table indices and a new table
         // may replace an idle table.
         for sum in &sums {
@@ -82,6 +92,13 @@ impl<C: Clock> Inner<C> {
         Ok(Verdict::new(admitted, now, decisions))
     }
 
+    /// Locks these shards in index order, so requests cannot deadlock.
+    fn lock_all(&self, mut shards: SmallVec<[usize; 4]>) -> Locked<'_> {
+        shards.sort_unstable();
+        shards.dedup();
+        Locked(shards.into_iter().map(|shard| (shard, self.shards[shard].lock())).collect())
+    }
+
     /// Adds up the charges to the same key under the same policy.
     fn sums<'a>(&self, charges: &[Charge<'a>]) -> Result<Sums<'a>, StoreError> {
         let (mut sums, mut sum_of) = (SmallVec::<[Sum<'a>; 4]>::new(), SmallVec::new());
@@ -110,6 +127,21 @@ impl<C: Clock> Inner<C> {
             sum_of.push(index);
         }
         Ok((sums, sum_of))
+    }
+}
+
+/// A request's locked shards, with their indices.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
+
+impl Locked<'_> {
+    /// Returns the shard with this index, which must be locked.
+    fn of(&mut self, number: usize) -> &mut Shard {
+        let shard = self.0.iter_mut().find(|(locked, _)| *locked == number);
+        &mut shard.expect("a request uses the shards that it has locked").1
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Shard> {
+        self.0.iter_mut().map(|(_, guard)| &mut **guard)
     }
 }
 

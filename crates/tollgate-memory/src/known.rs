@@ -1,155 +1,141 @@
 //! The fast path for requests with keys that are already in the store.
 
-use parking_lot::MutexGuard;
-use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict, with_rule};
+use std::array;
 
-use crate::any_table::Kind;
+use parking_lot::MutexGuard;
+use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp};
+
 use crate::clock::Clock;
 use crate::inner::Inner;
-use crate::part::EntryKey;
+use crate::part::Bucket;
 use crate::shard::Shard;
 
-/// Requests with more charges take the slow path.
-const MAX_CHARGES: usize = 4;
-
-/// A charge and its key's location.
-#[derive(Clone, Copy)]
-struct Known<'a> {
-    charge: &'a Charge<'a>,
-    hash: u64,
-    /// The shard's index.
-    shard: usize,
-    table: usize,
-    bucket: usize,
-}
+/// Whether a request is admitted, its decisions, and their time.
+type Decided<const N: usize> = (bool, [Decision; N], Timestamp);
 
 impl<C: Clock> Inner<C> {
-    /// Decides a single charge to a known key, the path that nearly every request takes.
-    // Always inlined: a returned decision would be written and then immediately read at a different
-    // width, which stalls the processor and takes a quarter of the total time.
-    #[inline(always)]
-    pub(crate) fn decide_one(&self, charge: &Charge<'_>) -> Option<(Decision, Timestamp)> {
-        let Charge { policy, key, cost, .. } = *charge;
-        let (hash, shard) = self.locate(policy, key);
-        let shard = self.shards[shard].lock();
-        let entry_key = EntryKey { policy, key, hash, table: shard.own.known_table(policy)? };
-        with_rule!(policy.rule(), rule => decide_by(rule, shard, entry_key, cost, &self.clock))
-    }
-
-    /// Decides a few charges to keys that are all in the store.
+    /// Decides a request whose keys are all in the store.
     ///
     /// Returns `None` without changing state if the request needs [`decide_all`](Self::decide_all).
     /// This is the case if a key is new, if two charges have the same policy and may have to be
     /// summed, if a denial may cause a strike, or if a charge is dry.
-    pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
-        let is_plain = |charge: &Charge<'_>| !charge.dry && !charge.policy.counts_denials();
-        let are_plain = charges.len() <= MAX_CHARGES && charges.iter().all(is_plain);
-        if !are_plain || may_repeat_a_policy(charges) {
+    // Always inlined: a returned decision would be written and then immediately read at a different
+    // width, which stalls the processor and takes a quarter of the total time.
+    #[inline(always)]
+    pub(crate) fn decide_known<const N: usize>(
+        &self,
+        charges: &[Charge<'_>; N],
+    ) -> Option<Decided<N>> {
+        let is_special = |it: &Charge<'_>| it.dry || (N > 1 && it.policy.counts_denials());
+        if charges.iter().any(is_special) || may_repeat_a_policy(charges) {
             return None;
         }
-        let mut known = SmallVec::<[Known<'_>; MAX_CHARGES]>::new();
-        for charge in charges {
-            let (hash, shard) = self.locate(charge.policy, charge.key);
-            known.push(Known { charge, hash, shard, table: 0, bucket: 0 });
+        let places = charges.each_ref().map(|charge| self.locate(charge.policy, charge.key));
+        // Reading the clock takes as long as the lock, and the processor does both at once.
+        let read = self.clock.now();
+        let mut shards = self.lock(places.map(|(_, shard)| shard));
+        let now = shards.enter(read, &self.clock);
+        let mut decisions = [const { Decision::undecided(0) }; N];
+        let mut buckets = [Bucket::default(); N];
+        let mut admitted = true;
+        let last = N - 1;
+        for n in 0..last {
+            let part = &shards.of(n).own;
+            (buckets[n], decisions[n]) = part.assess(&charges[n], places[n].0, now)?;
+            admitted &= decisions[n].allows() || !charges[n].enforce;
         }
-        let mut shards = Locked::default();
-        self.lock_in_order(known.iter().map(|known| known.shard), &mut shards);
-        for known in &mut known {
-            let part = &shards.of(known.shard).own;
-            known.table = part.known_table(known.charge.policy)?;
-            known.bucket = part.bucket(known.table, known.hash, known.charge.key)?;
+        if admitted {
+            // The others admit the request, so the last may be charged when it is assessed.
+            let part = &mut shards.of_mut(last).own;
+            decisions[last] = part.decide(&charges[last], places[last].0, now)?;
+            admitted = decisions[last].allows() || !charges[last].enforce;
         }
-        Some(decide_known(&known, &mut shards, self.clock.now()))
+        if N > 1 && !admitted {
+            let parts = array::from_fn(|n| (shards.of(n), places[n].0));
+            return Some((false, deny(charges, parts, now)?, now));
+        }
+        for n in 0..last {
+            if decisions[n].allows() && charges[n].cost > Cost::ZERO {
+                shards.of_mut(n).own.charge(buckets[n], charges[n].cost, now);
+            }
+        }
+        Some((admitted, decisions, now))
     }
 
-    /// Locks shards in index order, so requests cannot deadlock. The guards are pushed individually
-    /// to their final place, which is empty: moving values that were just written at a different
-    /// width would stall until the writes complete.
-    pub(crate) fn lock_in_order<'a>(
-        &'a self,
-        numbers: impl Iterator<Item = usize>,
-        shards: &mut Locked<'a>,
-    ) {
-        let mut order = SmallVec::<[usize; MAX_CHARGES]>::new();
-        for number in numbers {
-            order.push(number);
+    /// Locks these shards in index order, so requests cannot deadlock.
+    #[inline(always)]
+    fn lock<const N: usize>(&self, shards: [usize; N]) -> Locked<'_, N> {
+        let mut order: [usize; N] = array::from_fn(|n| n);
+        order.sort_unstable_by_key(|&n| shards[n]);
+        let mut locked = Locked { guards: [const { None }; N], owner: order };
+        let mut owner = order[0];
+        for n in order {
+            if locked.guards[owner].is_none() || shards[n] != shards[owner] {
+                locked.guards[n] = Some(self.shards[shards[n]].lock());
+                owner = n;
+            }
+            locked.owner[n] = owner;
         }
-        // There are usually two, which are already sorted half of the time.
-        if !order.is_sorted_by(|a, b| a < b) {
-            order.sort_unstable();
-            order.dedup();
-        }
-        for &number in &order {
-            shards.0.push((number, self.shards[number].lock()));
-        }
+        locked
     }
 }
 
-/// Makes every allowed charge, or none if an enforced policy denies.
-fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) -> Verdict {
-    let mut decisions = SmallVec::<[Decision; MAX_CHARGES]>::new();
-    let mut admitted = true;
-    for &Known { charge, shard, table, bucket, .. } in known {
-        let decision = shards.of(shard).own.assess(table, bucket, charge.cost, now);
-        admitted &= decision.allows() || !charge.enforce;
-        decisions.push(decision);
+/// The locked shards of a request's charges. Several charges may share a shard.
+struct Locked<'a, const N: usize> {
+    guards: [Option<MutexGuard<'a, Shard>>; N],
+    /// For each charge, the charge that holds its shard's guard.
+    owner: [usize; N],
+}
+
+impl<const N: usize> Locked<'_, N> {
+    /// Returns the time of a request that `read` the clock just before it locked its shards.
+    #[inline(always)]
+    fn enter(&mut self, read: Timestamp, clock: &impl Clock) -> Timestamp {
+        let mut guards = self.guards.iter().flatten();
+        // Another request has decided since, so time would step back between their decisions.
+        let is_early = guards.any(|shard| shard.is_after(read));
+        let now = if is_early { clock.now() } else { read };
+        self.guards.iter_mut().flatten().for_each(|shard| shard.enter(now));
+        now
     }
-    for (&Known { charge, shard, table, bucket, .. }, decision) in known.iter().zip(&mut decisions)
-    {
-        let part = &mut shards.of(shard).own;
-        if decision.denies() {
-            continue;
-        }
-        if !admitted {
-            // A denied request is not charged, so report the units that remain without it.
-            let untouched = part.assess(table, bucket, Cost::ZERO, now);
+
+    #[inline(always)]
+    fn of(&self, charge: usize) -> &Shard {
+        self.guards[self.owner[charge]].as_deref().expect(OWNED)
+    }
+
+    #[inline(always)]
+    fn of_mut(&mut self, charge: usize) -> &mut Shard {
+        self.guards[self.owner[charge]].as_deref_mut().expect(OWNED)
+    }
+}
+
+/// The reason that a charge has a guard.
+const OWNED: &str = "an owner holds its shard's guard";
+
+/// Decides a request that an enforced policy denies. It is not charged, so the policies that allow
+/// it report the units that remain without it.
+#[cold]
+#[inline(never)]
+fn deny<const N: usize>(
+    charges: &[Charge<'_>; N],
+    places: [(&Shard, u64); N],
+    now: Timestamp,
+) -> Option<[Decision; N]> {
+    let mut decisions = [const { Decision::undecided(0) }; N];
+    for ((decision, charge), (shard, hash)) in decisions.iter_mut().zip(charges).zip(places) {
+        (_, *decision) = shard.own.assess(charge, hash, now)?;
+        if decision.allows() {
+            let untouched = Charge { cost: Cost::ZERO, ..*charge };
+            let (_, untouched) = shard.own.assess(&untouched, hash, now)?;
             *decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
-        } else if charge.cost > Cost::ZERO {
-            part.charge(table, bucket, charge.cost, now);
         }
     }
-    Verdict::new(admitted, now, decisions.iter().copied())
-}
-
-/// Decides on a known key, and charges it if `cost` is allowed.
-#[inline(always)]
-fn decide_by<R: Kind>(
-    rule: &R,
-    mut shard: MutexGuard<'_, Shard>,
-    entry_key: EntryKey<'_>,
-    cost: Cost,
-    clock: &impl Clock,
-) -> Option<(Decision, Timestamp)> {
-    let state = shard.own.state_mut::<R>(entry_key)?;
-    // Read the clock under the lock, so time does not step back between decisions, and after the
-    // search, which would otherwise wait for the clock.
-    let now = clock.now();
-    let decision = rule.assess(rule.refresh(state, now), now, cost);
-    if decision.allows() && cost > Cost::ZERO {
-        rule.charge(state, now, cost);
-    }
-    Some((decision, now))
-}
-
-/// A request's locked shards, with their indices.
-#[derive(Default)]
-pub(crate) struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); MAX_CHARGES]>);
-
-impl Locked<'_> {
-    /// Returns the shard with this index, which must be locked.
-    #[inline]
-    pub(crate) fn of(&mut self, number: usize) -> &mut Shard {
-        let shard = self.0.iter_mut().find(|(locked, _)| *locked == number);
-        &mut shard.expect("a request uses the shards that it has locked").1
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Shard> {
-        self.0.iter_mut().map(|(_, guard)| &mut **guard)
-    }
+    Some(decisions)
 }
 
 /// Whether two charges may have the same policy. Different names rarely have the same hash.
+#[inline(always)]
 fn may_repeat_a_policy(charges: &[Charge<'_>]) -> bool {
     let same = |a: &Charge<'_>, b: &Charge<'_>| a.policy.name_hash() == b.policy.name_hash();
     charges.iter().enumerate().any(|(n, charge)| charges[..n].iter().any(|b| same(charge, b)))

@@ -14,9 +14,9 @@ use crate::versions::{Change, Entry, Version, Versions, heap_bytes};
 #[derive(Debug)]
 pub(crate) struct Part {
     tables: Vec<AnyTable>,
+    /// The hashes of the tables' names and their policies, contiguous for a fast search.
+    policies: Vec<(u64, Policy)>,
     versions: Versions,
-    /// The name hashes of the tables' policies, contiguous for a fast search.
-    names: Vec<u64>,
     hasher: RandomState,
 }
 
@@ -28,6 +28,13 @@ pub(crate) struct EntryKey<'a> {
     pub(crate) hash: u64,
     /// The index of the policy's table.
     pub(crate) table: usize,
+}
+
+/// A bucket of a policy's table, valid until the table changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bucket {
+    table: usize,
+    bucket: usize,
 }
 
 /// Where a key's state is.
@@ -48,7 +55,8 @@ pub(crate) enum Place {
 
 impl Part {
     pub(crate) fn new(hasher: RandomState) -> Self {
-        Self { tables: Vec::new(), versions: Versions::default(), names: Vec::new(), hasher }
+        let (tables, policies) = (Vec::new(), Vec::new());
+        Self { tables, policies, versions: Versions::default(), hasher }
     }
 
     /// Returns the table for `policy`, if there is one.
@@ -56,12 +64,10 @@ impl Part {
     /// The search compares name hashes first, so it usually compares only a single policy.
     /// Comparing addresses is not enough: a reload builds equal policies at new addresses, and each
     /// layer on a store may have its own copy.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
         let name = policy.name_hash();
-        let mut named = self.names.iter().enumerate().filter(|(_, other)| **other == name);
-        let found = named.find(|(index, _)| is_of(&self.tables[*index], policy));
-        found.map(|(index, _)| index)
+        self.policies.iter().position(|(other, known)| *other == name && is_of(known, policy))
     }
 
     /// Returns the table for `policy`, creating it if necessary. A new table replaces an empty
@@ -70,57 +76,71 @@ impl Part {
         if let Some(index) = self.known_table(policy) {
             return index;
         }
-        let idle = |table: &AnyTable| {
-            let used = |charge: &Charge<'_>| table.policy().shares_state_with(charge.policy);
-            table.len() == 0 && !charges.iter().any(used)
+        let idle = |index: &usize| {
+            let used = |charge: &Charge<'_>| self.policy(*index).shares_state_with(charge.policy);
+            self.tables[*index].len() == 0 && !charges.iter().any(used)
         };
-        if let Some(index) = self.tables.iter().position(idle) {
-            self.tables[index] = AnyTable::new(policy);
-            self.names[index] = policy.name_hash();
-            index
-        } else {
-            self.tables.push(AnyTable::new(policy));
-            self.names.push(policy.name_hash());
-            self.tables.len() - 1
+        let (table, named) = (AnyTable::new(policy), (policy.name_hash(), policy.clone()));
+        if let Some(index) = (0..self.tables.len()).find(idle) {
+            (self.tables[index], self.policies[index]) = (table, named);
+            return index;
         }
+        self.tables.push(table);
+        self.policies.push(named);
+        self.tables.len() - 1
     }
 
-    /// Returns a key's bucket in its policy's table, valid until the table changes.
-    #[inline]
-    pub(crate) fn bucket(&self, table: usize, hash: u64, key: &Key) -> Option<usize> {
-        with_table!(&self.tables[table], table => table.bucket(hash, key))
+    /// Decides a charge to a known key, and makes it if it is allowed.
+    #[inline(always)]
+    pub(crate) fn decide(
+        &mut self,
+        charge: &Charge<'_>,
+        hash: u64,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let Charge { policy, key, cost, .. } = *charge;
+        let table = self.known_table(policy)?;
+        with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
     }
 
-    /// Charges the key in a bucket with a `cost` that was assessed as allowed.
-    #[inline]
-    pub(crate) fn charge(&mut self, table: usize, bucket: usize, cost: Cost, now: Timestamp) {
-        with_table!(&mut self.tables[table], table => table.charge(bucket, cost, now));
-    }
-
-    /// Returns the decision on `cost` for the key in a bucket, without charging it.
-    #[inline]
+    /// Decides a charge to a known key without making it.
+    #[inline(always)]
     pub(crate) fn assess(
         &self,
-        table: usize,
-        bucket: usize,
-        cost: Cost,
+        charge: &Charge<'_>,
+        hash: u64,
         now: Timestamp,
-    ) -> Decision {
-        with_table!(&self.tables[table], table => table.assess(bucket, cost, now))
+    ) -> Option<(Bucket, Decision)> {
+        let Charge { policy, key, cost, .. } = *charge;
+        let table = self.known_table(policy)?;
+        let found = with_table!(&self.tables[table], table => table.assess(hash, key, cost, now));
+        let (bucket, decision) = found?;
+        Some((Bucket { table, bucket }, decision))
+    }
+
+    /// Makes a charge that was assessed as allowed.
+    #[inline(always)]
+    pub(crate) fn charge(&mut self, at: Bucket, cost: Cost, now: Timestamp) {
+        with_table!(&mut self.tables[at.table], table => table.charge(at.bucket, cost, now));
+    }
+
+    /// Returns the numbers of the tables for a policy's versions.
+    fn tables_of(&self, policy: &Policy) -> impl Iterator<Item = usize> {
+        let is_version = |(_, (_, known)): &(usize, &(u64, Policy))| known.is_version_of(policy);
+        self.policies.iter().enumerate().filter(is_version).map(|(index, _)| index)
     }
 
     /// Where a key's state is.
     pub(crate) fn find(&self, entry_key: EntryKey<'_>) -> Place {
-        let contains = |table: &AnyTable| table.contains(entry_key.hash, entry_key.key);
-        if contains(&self.tables[entry_key.table]) {
+        let EntryKey { policy, key, hash, table } = entry_key;
+        if self.tables[table].contains(hash, key) {
             return Place::Here;
         }
-        let EntryKey { policy, key, hash, .. } = entry_key;
         if self.versions.find(hash, key, policy).is_some() {
             return Place::Versions;
         }
-        let is_moved = |table: &AnyTable| table.policy().is_version_of(policy) && contains(table);
-        match self.tables.iter().position(is_moved) {
+        let mut versions = self.tables_of(policy);
+        match versions.find(|table| self.tables[*table].contains(hash, key)) {
             Some(from) => Place::Moved { from },
             None => Place::New,
         }
@@ -128,9 +148,8 @@ impl Part {
 
     /// Whether a key has a state under any version of a policy.
     pub(crate) fn knows(&self, policy: &Policy, hash: u64, key: &Key) -> bool {
-        let has_key =
-            |table: &AnyTable| table.policy().is_version_of(policy) && table.contains(hash, key);
-        self.versions.find(hash, key, policy).is_some() || self.tables.iter().any(has_key)
+        self.versions.find(hash, key, policy).is_some()
+            || self.tables_of(policy).any(|table| self.tables[table].contains(hash, key))
     }
 
     /// Returns a key's state in its policy's table.
@@ -156,8 +175,7 @@ impl Part {
         if let Some(entry) = self.versions.find(hash, key, policy) {
             return Some(entry.read(rule, policy, now));
         }
-        let mut versions = self.tables.iter().filter(|table| table.policy().is_version_of(policy));
-        versions.find_map(|table| table.read_as(rule, hash, key, now))
+        self.tables_of(policy).find_map(|table| self.tables[table].read_as(rule, hash, key, now))
     }
 
     /// Inserts a key's state into its policy's table. Permits leave another version's table.
@@ -192,7 +210,7 @@ impl Part {
         if let Place::Moved { from } = place
             && let Some((state, since)) = self.tables[from].take(hash, key)
         {
-            let old = Version { policy: self.tables[from].policy().clone(), state, since };
+            let old = Version { policy: self.policy(from).clone(), state, since };
             self.versions.insert(hash, key.clone(), old, &self.hasher);
         }
         self.versions.change(hash, key, policy, change, now)
@@ -206,9 +224,10 @@ impl Part {
     /// Forgets a key's charges under all policies of this name.
     pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         let hash = self.hasher.hash_one(key);
-        let name = |table: &&mut AnyTable| table.policy().name() == policy.name();
-        for table in self.tables.iter_mut().filter(name) {
-            table.reset(hash, key, now);
+        for (table, (_, known)) in self.tables.iter_mut().zip(&self.policies) {
+            if known.name() == policy.name() {
+                table.reset(hash, key, now);
+            }
         }
         self.versions.reset(hash, key, policy, now);
     }
@@ -227,9 +246,10 @@ impl Part {
     /// Makes receipts for charges up to `now` void, under all versions of a policy.
     pub(crate) fn void(&mut self, entry_key: EntryKey<'_>, now: Timestamp) {
         let EntryKey { policy, key, hash, .. } = entry_key;
-        let is_version = |table: &&mut AnyTable| table.policy().is_version_of(policy);
-        for table in self.tables.iter_mut().filter(is_version) {
-            with_table!(table, table => table.void(hash, key, now));
+        for (table, (_, known)) in self.tables.iter_mut().zip(&self.policies) {
+            if known.is_version_of(policy) {
+                with_table!(table, table => table.void(hash, key, now));
+            }
         }
         self.versions.void(hash, key, policy, now);
     }
@@ -269,7 +289,7 @@ impl Part {
 
     /// Returns a table's policy.
     pub(crate) fn policy(&self, table: usize) -> &Policy {
-        self.tables[table].policy()
+        &self.policies[table].1
     }
 
     pub(crate) fn keys(&self) -> usize {
@@ -301,12 +321,12 @@ impl Part {
     }
 }
 
-/// Whether a table contains this policy's states.
-#[inline]
-fn is_of(table: &AnyTable, policy: &Policy) -> bool {
+/// Whether a table for `known` has this policy's states.
+#[inline(always)]
+fn is_of(known: &Policy, policy: &Policy) -> bool {
     #[cfg(test)]
     tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
-    table.policy().shares_state_with(policy)
+    known.shares_state_with(policy)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ impl<C: Clock> Inner<C> {
         let mut shard = self.shards[shard].lock();
         let mut settled = self.settled_of(*id).lock();
         let now = self.clock.now();
+        shard.enter(now);
         if receipt.has_lapsed(now) {
             return Ok(Settlement::Lapsed);
         }
@@ -60,12 +61,13 @@ impl<C: Clock> Inner<C> {
     pub(crate) fn renew(&self, receipt: &Receipt) -> Result<Option<Receipt>, StoreError> {
         let Receipt { id, policy, key, charged, .. } = receipt;
         let AnyRule::ConcurrentRequests(rule) = policy.rule() else {
-            return Err(StoreError::no_lease(NAME, policy));
+            return Err(StoreError::not_renewable(NAME, policy));
         };
         let (hash, shard) = self.locate(policy, key);
         let mut shard = self.shards[shard].lock();
         let settled = self.settled_of(*id).lock();
         let now = self.clock.now();
+        shard.enter(now);
         if settled.contains(receipt) {
             return Ok(None);
         }

@@ -18,6 +18,8 @@ use crate::versions::Change;
 /// does not affect new keys in other shards.
 #[derive(Debug)]
 pub(crate) struct Shard {
+    /// The time of the last operation.
+    last: Timestamp,
     pub(crate) own: Part,
     shared: Part,
     bounds: Bounds,
@@ -58,6 +60,7 @@ impl Shard {
     pub(crate) fn new(bounds: Bounds, hasher: &RandomState) -> Self {
         let part = || Part::new(hasher.clone());
         Self {
+            last: Timestamp::EPOCH,
             own: part(),
             shared: part(),
             bounds,
@@ -65,6 +68,18 @@ impl Shard {
             reserved_states: 0,
             overflowed: 0,
         }
+    }
+
+    /// Whether the last operation was after `read`.
+    #[inline(always)]
+    pub(crate) fn is_after(&self, read: Timestamp) -> bool {
+        self.last > read
+    }
+
+    /// Begins an operation. `now` was read under the lock, or no operation was after it.
+    #[inline(always)]
+    pub(crate) const fn enter(&mut self, now: Timestamp) {
+        self.last = now;
     }
 
     /// Finds the entry for a charge's key, or the place for a new entry. `charges` are all charges

@@ -113,7 +113,9 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         let (_, shard) = self.0.locate(policy, key);
         let mut shard = self.0.shards[shard].lock();
-        shard.reset(policy, key, self.0.clock.now());
+        let now = self.0.clock.now();
+        shard.enter(now);
+        shard.reset(policy, key, now);
         Reply::ready(Ok(()))
     }
 
@@ -127,17 +129,17 @@ impl<C: Clock> Inner<C> {
     // processor and takes a quarter of a decision's time.
     #[inline(always)]
     pub(crate) fn decide(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
-        if let [charge] = charges {
-            if !charge.dry
-                && let Some((decision, now)) = self.decide_one(charge)
-            {
-                let admitted = decision.allows() || !charge.enforce;
-                return Ok(Verdict::single(admitted, now, decision));
-            }
-        } else if let Some(verdict) = self.decide_few(charges) {
-            return Ok(verdict);
+        if let Ok(one) = charges.try_into()
+            && let Some((admitted, [decision], now)) = self.decide_known(one)
+        {
+            return Ok(Verdict::single(admitted, now, decision));
         }
-        self.decide_all(charges)
+        if let Ok(two) = charges.try_into()
+            && let Some((admitted, decisions, now)) = self.decide_known::<2>(two)
+        {
+            return Ok(Verdict::new(admitted, now, decisions));
+        }
+        self.decide_any(charges)
     }
 }
 

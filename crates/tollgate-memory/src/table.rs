@@ -4,13 +4,12 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{Cost, Decision, Key, Micros, Policy, Timestamp};
+use tollgate_core::{Cost, Decision, Key, Micros, Timestamp};
 
 /// The keys for a policy in a shard, each stored next to its state, so a decision touches a single
 /// cache line in addition to the table's control bytes.
 #[derive(Debug)]
 pub(crate) struct Table<R: Rule> {
-    pub(crate) policy: Policy,
     pub(crate) rule: R,
     entries: HashTable<Entry<R::State>>,
     /// The bucket at which the next sweep starts.
@@ -39,14 +38,26 @@ const SWEEP: usize = 4;
 const FOUND: &str = "a bucket is used under the lock under which it was found";
 
 impl<R: Rule> Table<R> {
-    pub(crate) fn new(policy: Policy, rule: R) -> Self {
-        Self { policy, rule, entries: HashTable::new(), cursor: 0, promised: 0 }
+    pub(crate) fn new(rule: R) -> Self {
+        Self { rule, entries: HashTable::new(), cursor: 0, promised: 0 }
     }
 
-    /// Returns a key's bucket, valid until the table changes.
-    #[inline]
-    pub(crate) fn bucket(&self, hash: u64, key: &Key) -> Option<usize> {
-        self.entries.find_bucket_index(hash, |entry| entry.key == *key)
+    /// Decides on a known key, and charges it if `cost` is allowed.
+    #[inline(always)]
+    pub(crate) fn decide(
+        &mut self,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let Self { rule, entries, .. } = self;
+        let Entry { state, .. } = entries.find_mut(hash, |entry| entry.key == *key)?;
+        let decision = rule.assess(rule.refresh(state, now), now, cost);
+        if decision.allows() && cost > Cost::ZERO {
+            rule.charge(state, now, cost);
+        }
+        Some(decision)
     }
 
     /// Charges the key in a bucket with a `cost` that was assessed as allowed.
@@ -56,11 +67,19 @@ impl<R: Rule> Table<R> {
         self.rule.charge(&mut entry.state, now, cost);
     }
 
-    /// Returns the decision on `cost` for the key in a bucket, without charging it.
+    /// Returns a known key's bucket, which is valid until the table changes, and the decision on
+    /// `cost`, without charging it.
     #[inline(always)]
-    pub(crate) fn assess(&self, bucket: usize, cost: Cost, now: Timestamp) -> Decision {
+    pub(crate) fn assess(
+        &self,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<(usize, Decision)> {
+        let bucket = self.entries.find_bucket_index(hash, |entry| entry.key == *key)?;
         let entry = self.entries.get_bucket(bucket).expect(FOUND);
-        self.rule.assess(self.rule.refresh(&entry.state, now), now, cost)
+        Some((bucket, self.rule.assess(self.rule.refresh(&entry.state, now), now, cost)))
     }
 
     #[inline]

@@ -38,7 +38,9 @@ pub(crate) struct Entry {
 pub(crate) struct Version {
     pub(crate) policy: Policy,
     pub(crate) state: AnyState,
-    /// Charges before this instant cannot be told apart from others, so they are not refunded.
+    /// Charges before this instant cannot be told apart from others, so they are not refunded. If
+    /// the version started from another one's state, neither are the other versions' charges at this
+    /// instant, because that state may already contain them.
     pub(crate) since: Timestamp,
 }
 
@@ -218,7 +220,8 @@ impl Entry {
         for (index, version) in self.versions.iter_mut().enumerate() {
             let is_own = own == Some(index);
             match change {
-                _ if !version.identifies(change) => {}
+                // The oldest version did not start from another version.
+                _ if !version.identifies(change, is_own || index == 0) => {}
                 _ if is_own => changed = changed.max(version.change(change, now)),
                 Change::GiveBack(charged, units) => {
                     let elsewhere = Change::GiveBack(charged.elsewhere(), units);
@@ -313,9 +316,10 @@ impl Version {
         .unwrap_or_else(|| rule.fresh())
     }
 
-    fn identifies(&self, change: Change) -> bool {
+    fn identifies(&self, change: Change, from_start: bool) -> bool {
         match change {
-            Change::GiveBack(charged, _) => charged.charged_at >= self.since,
+            Change::GiveBack(charged, _) if from_start => charged.charged_at >= self.since,
+            Change::GiveBack(charged, _) => charged.charged_at > self.since,
             Change::Charge(_) | Change::Owe(_) => true,
         }
     }

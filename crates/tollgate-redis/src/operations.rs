@@ -53,7 +53,7 @@ impl Store for RedisStore {
 
     fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         if !receipt.policy.is_concurrency() {
-            let error = StoreError::no_lease(STORE, &receipt.policy);
+            let error = StoreError::not_renewable(STORE, &receipt.policy);
             return Reply::ready(Err(error));
         }
         let state = self.0.names.state(&receipt.policy, &receipt.key);

@@ -1,6 +1,7 @@
 //! Limits: a policy with its key, costs and conditions, and what happens to denied requests.
 
 use std::sync::Arc;
+
 use tollgate_core::{Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
 pub use tollgate_engine::Mode;
 use tollgate_engine::{Corrects, Limit as Rule};
@@ -132,10 +133,10 @@ impl Limit {
         self
     }
 
-    /// Shorthand for `.mode(Mode::Shadow)`, which makes this a shadow policy: it never denies a request, and is charged for requests that
-    /// pass. It affects neither the headers nor the response status and is visible only in
-    /// `tollgate` events. For a limit that clients and the service see, use
-    /// [`Mode::Annotate`].
+    /// Shorthand for `.mode(Mode::Shadow)`, which makes this a shadow policy: it never denies a
+    /// request, and is charged for requests that pass. It affects neither the headers nor the
+    /// response status and is visible only in `tollgate` events. For a limit that clients and the
+    /// service see, use [`Mode::Annotate`].
     ///
     /// A shadow policy still uses the store: a request waits for the store's reply even if only
     /// shadow policies apply, and their keys count toward the store's memory bounds.

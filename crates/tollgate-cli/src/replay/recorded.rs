@@ -97,7 +97,7 @@ impl Recorded {
         let prefixes = plan.identity.iter().find_map(prefixes).unwrap_or((32, 64));
         let peer = client_ip(&TrustedProxies::none(), None, prefixes.0, prefixes.1);
         let peer = peer.map_err(|error| error.to_string())?;
-        let bounds = Bounds { waiting: plan.waiting.0, ..bounds };
+        let bounds = Bounds { waiting: plan.waiting.requests, ..bounds };
         let mut request = Request::new(());
         // Only lines without an address have this peer, with which the other lists still work.
         request.extensions_mut().insert(UnixPeer);

@@ -75,7 +75,7 @@ fn example_gateways_set_all_variables() {
     }
     let outcome = read(&source, &told);
     let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));
-    assert_eq!(plan.listen[0].addr.to_string(), "0.0.0.0:8080");
+    assert_eq!(plan.listen[0].1.address.to_string(), "0.0.0.0:8080");
     assert_eq!(
         plan.routes[0].target.as_ref().unwrap().servers.addresses[0].endpoint.authority.as_str(),
         "upstream:3000"

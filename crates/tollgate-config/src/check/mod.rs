@@ -15,8 +15,8 @@ pub use self::limits::{amount, amount_of, write_limit};
 use crate::plan::upstream::{Balance, Protocol, Upstream};
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, IdentitySource,
-    KeyOrigin, Listen, Plan, Preflights, RateLimitDomain, Route, StorePlan, SubjectsPlan, Topology,
-    TracingPlan, ValuePlan,
+    KeyOrigin, Listen, Memory, Plan, Preflights, RateLimitDomain, Route, StorePlan, SubjectsPlan,
+    Topology, TracingPlan, ValuePlan,
 };
 
 /// Describes a plan's effect, one sentence per line and without secrets.
@@ -27,16 +27,16 @@ pub fn in_words(plan: &Plan) -> String {
 }
 
 fn write(out: &mut String, plan: &Plan) -> fmt::Result {
-    for listen in &plan.listen {
-        match listen.front {
+    for (front, listen) in &plan.listen {
+        match front {
             Front::Proxy => writeln!(out, "listens on {}", Listener(listen))?,
             front => writeln!(out, "{} on {}", front.name(), Listener(listen))?,
         }
     }
-    write!(out, "admin on {}", plan.admin)?;
-    match &*plan.admin_peers {
-        [] => writeln!(out)?,
-        peers => writeln!(out, ", also showing {}", peers.join(", "))?,
+    write!(out, "admin on {}", plan.admin.address)?;
+    match &plan.admin.peers {
+        None => writeln!(out)?,
+        Some(peers) => writeln!(out, ", also showing {}", peers.join(", "))?,
     }
     writeln!(out, "quotas are stored {}", store(&plan.store))?;
     if let Some(AccessLogPlan { file, sample, .. }) = &plan.access_log {
@@ -237,7 +237,7 @@ fn forwarded(header: &str) -> String {
 
 fn store(store: &StorePlan) -> String {
     match store {
-        StorePlan::Memory { max_keys, max_bytes } => {
+        StorePlan::Memory(Memory { max_keys, max_bytes }) => {
             format!("in memory, at most {max_keys} keys and {} MiB", max_bytes >> 20)
         }
         StorePlan::Redis(redis) => {
@@ -255,9 +255,9 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol, max_connections, .. } = self.0;
+        let Listen { address, tls, proxy_protocol, max_connections, .. } = self.0;
         let max_connections_per_address = self.0.max_connections_per_address;
-        write!(f, "{addr}")?;
+        write!(f, "{address}")?;
         if let Some(tls) = tls {
             f.write_str(", TLS")?;
             match (&tls.client_ca, tls.is_client_optional) {
@@ -265,8 +265,8 @@ impl fmt::Display for Listener<'_> {
                 (Some(_), false) => f.write_str(" with client certificates")?,
                 (Some(_), true) => f.write_str(" with optional client certificates")?,
             }
-            if !tls.others.is_empty() {
-                write!(f, ", {} certificates", 1 + tls.others.len())?;
+            if let Some(sni) = &tls.sni {
+                write!(f, ", {} certificates", 1 + sni.len())?;
             }
         }
         if proxy_protocol.is_some() {

@@ -40,9 +40,9 @@ impl Plan {
         let targets = targets.map(|address| &address.endpoint);
         let targets = (targets.collect::<HashSet<_>>().len() as u64).max(1);
 
-        let named: u64 =
-            self.listen.iter().filter_map(|it| it.max_connections).map(|it| it as u64).sum();
-        let unnamed = self.listen.iter().filter(|it| it.max_connections.is_none()).count() as u64;
+        let listeners = || self.listen.iter().map(|(_, listen)| listen);
+        let named: u64 = listeners().filter_map(|it| it.max_connections).map(|it| it as u64).sum();
+        let unnamed = listeners().filter(|it| it.max_connections.is_none()).count() as u64;
         let asked = named + unnamed;
         let fits = (free / 2).min(free.saturating_sub(targets));
         if asked > fits {
@@ -53,9 +53,7 @@ impl Plan {
         let clients = named + unnamed * each;
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Ok(Connections {
-            clients: self
-                .listen
-                .iter()
+            clients: listeners()
                 .map(|it| it.max_connections.unwrap_or_else(|| size(each)))
                 .collect(),
             per_target: size(((free - clients) / targets).min(MOST)),
@@ -75,6 +73,7 @@ const RESERVED: u64 = 64;
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Listen;
     use super::*;
     use crate::Source;
 
@@ -123,7 +122,7 @@ mod tests {
             let one = plan.listen.remove(0);
             plan.listen = listeners
                 .iter()
-                .map(|&max_connections| super::super::Listen { max_connections, ..one.clone() })
+                .map(|&max_connections| (one.0, Listen { max_connections, ..one.1.clone() }))
                 .collect();
             match plan.connections(Some(files)) {
                 Ok(found) => {

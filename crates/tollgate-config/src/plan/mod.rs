@@ -2,23 +2,22 @@
 
 mod connections;
 mod edits;
+mod endpoint;
 mod identity;
 mod limits;
 mod matching;
 mod meeting;
 mod preflights;
 mod rate_limits;
+mod redis;
 mod secret;
 mod server;
 mod settling;
 mod store;
 mod subjects;
-mod telemetry;
-mod tls;
 pub mod upstream;
 
 use std::cell::LazyCell;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -46,27 +45,28 @@ pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
     descriptor_key,
 };
+pub use self::redis::{RedisPlan, Topology};
 pub use self::secret::Secret;
-pub use self::server::{Front, Listen, Route, Timeouts};
+pub use self::server::{Front, Route};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
-pub use self::store::{RedisPlan, StorePlan, Topology};
+pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
-pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
-pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
+
+pub use crate::tables::{
+    AccessLogFormat, AccessLogPlan, Admin, CertificateFiles, Listen, LogFormat, LogPlan, Memory,
+    ResponseHeaders, TargetTlsFiles, Timeouts, TlsFiles, TracingPlan, Waiting,
+};
 
 use crate::path::{PathFault, PathRules, RequestPath, in_all_readings};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where clients and other proxies connect; at least one.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<(Front, Listen)>,
     /// The proxies that may request decisions over HTTP.
     pub forward_auth: TrustedProxies,
     /// The address for health, state and metrics, which a public listener never serves.
-    pub admin: SocketAddr,
-    /// Admin addresses of other gateways. The live page shows their streams, and their pages may
-    /// read this gateway's stream.
-    pub admin_peers: Vec<String>,
+    pub admin: Admin,
     pub rate_limits: Option<RateLimitsPlan>,
     pub timeouts: Timeouts,
     pub max_tunnels: usize,
@@ -91,8 +91,7 @@ pub struct Plan {
     /// The blocklist, which precedes the allowlist.
     pub deny: SubjectsPlan,
     pub allow: SubjectsPlan,
-    /// The maximum number of waiting requests, and of their bytes.
-    pub waiting: (usize, usize),
+    pub waiting: Waiting,
     pub store: StorePlan,
     pub headers: HeaderOptions,
     pub members: Members,

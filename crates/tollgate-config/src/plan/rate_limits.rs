@@ -5,11 +5,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::HeaderName;
 use tollgate::key::Key;
 use tollgate::policy::{Algorithm, OnStoreError, PolicyError};
 use tollgate::store::{Decision, Timestamp};
 use tollgate::{Policy, Quota};
+
+use crate::tables::ResponseHeaders;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitsPlan {
@@ -20,8 +21,7 @@ pub struct RateLimitsPlan {
     pub shadow: bool,
     /// Whether several files may contain descriptors of the same domain.
     pub merges_domains: bool,
-    /// The names of the headers with limit, remaining requests and reset, unless Envoy adds none.
-    pub response_headers: Option<[HeaderName; 3]>,
+    pub response_headers: ResponseHeaders,
     /// Whether responses have dynamic metadata.
     pub dynamic_metadata: bool,
 }

@@ -134,7 +134,7 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
 
 section! {
     /// Envoy's rate limits.
-    Domain = "domain" {
+    keys Domain = "domain" {
         /// The name with which requests select these rules.
         required domain: DomainName,
         /// The rules.
@@ -142,7 +142,7 @@ section! {
     }
 
     /// One entry in a descriptor.
-    Entry = "descriptors[]" {
+    keys Entry = "descriptors[]" {
         /// The entry's key.
         required key: format::Text,
         /// The value, in which `*` matches any text. Default: any value.
@@ -166,7 +166,7 @@ section! {
     }
 
     /// A limit.
-    RateLimit = "rate_limit" {
+    keys RateLimit = "rate_limit" {
         /// The unit of time.
         optional unit: UnitName,
         /// The number of requests.
@@ -182,7 +182,7 @@ section! {
     }
 
     /// A rule that does not apply if this rule does.
-    Replaced = "replaces[]" {
+    keys Replaced = "replaces[]" {
         /// The replaced rule's name.
         required name: format::Text,
     }

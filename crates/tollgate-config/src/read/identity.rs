@@ -3,10 +3,9 @@ use std::collections::HashMap;
 use http::HeaderName;
 use tollgate::key::TrustedProxies;
 
-use super::super::format;
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{self, ApiKey, ApiKeys, ClientKey, RateLimiter};
-use super::super::typed::{Item, Key, Location, Setting, all, values};
+use super::super::typed::{Item, Location, Setting, all};
 use super::tokens;
 use crate::plan::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
@@ -25,7 +24,7 @@ impl Identity {
 
 /// The sources that identify clients; addresses by default.
 pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Identity> {
-    let proxies = trusted(&limiter.trusted_proxies);
+    let proxies = limiter.trusted_proxies.value();
     let known = proxies.clone().unwrap_or_else(|_| Some(TrustedProxies::none()));
     let mut reader = Reader { limiter, proxies: known, tiers, believed: None };
     let mut kinds = Vec::new();
@@ -103,7 +102,7 @@ impl Reader<'_> {
     }
 
     fn address(&mut self, section: &tables::Identity) -> Checked<IdentitySource> {
-        let proxies = trusted(&section.trusted_proxies)?.or_else(|| self.proxies.clone());
+        let proxies = section.trusted_proxies.value()?.or_else(|| self.proxies.clone());
         let (header, trusted_proxies) = match (section.header.value()?, proxies) {
             (Some(header), Some(proxies)) => (Some(forwarding(header)), proxies),
             (Some(header), None) => {
@@ -146,7 +145,7 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
         ClientKey::Cookie => ValuePlace::Cookie(name.text.clone()),
         _ => ValuePlace::Query(name.text.clone()),
     };
-    let proxies = trusted(&section.trusted_proxies)?;
+    let proxies = section.trusted_proxies.value()?;
     if proxies.is_none() {
         location.warn(
             format!(
@@ -163,7 +162,7 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
 
 fn asks_for_certificates(limiter: &RateLimiter) -> bool {
     let listeners = limiter.listen.get().into_iter().flatten().flat_map(Item::get);
-    listeners.filter_map(|listener| listener.tls.there()).any(|tls| tls.client_ca.is_set())
+    listeners.filter_map(|listener| listener.tls.as_ref()).any(|tls| tls.client_ca.is_some())
 }
 
 fn forwarding(name: HeaderName) -> ForwardingHeader {
@@ -172,14 +171,6 @@ fn forwarding(name: HeaderName) -> ForwardingHeader {
         "forwarded" => ForwardingHeader::Forwarded,
         _ => ForwardingHeader::Single(name),
     }
-}
-
-fn trusted(key: &Key<Option<Vec<Item<format::Network>>>>) -> Checked<Option<TrustedProxies>> {
-    key.get()?.as_deref().map(networks).transpose()
-}
-
-pub(super) fn networks(items: &[Item<format::Network>]) -> Checked<TrustedProxies> {
-    TrustedProxies::parse(values(items)?).map_err(|_| Reported)
 }
 
 fn api_keys(section: &ApiKeys, tiers: &[String]) -> Checked<ApiKeysPlan> {

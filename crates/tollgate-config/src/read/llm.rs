@@ -72,7 +72,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         Some(path) => paths::path(path, &keys.path.location())?,
         None => PathMatch::regex(PATHS).map_err(|_| super::Reported)?,
     };
-    let max_read = keys.max_read_megabytes.value()? << 20;
+    let max_read = keys.max_read.value()?;
     let llm = LlmPlan { budgets: tokens.into_iter().chain(money).collect(), models, max_read };
     let limit = LimitPlan { in_flight, ..limit(LLM, requests, None) };
     let methods = Methods::new(["POST"]);

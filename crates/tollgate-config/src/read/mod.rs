@@ -18,7 +18,6 @@ mod settling;
 mod store;
 mod subjects;
 mod target;
-mod telemetry;
 mod tokens;
 
 use http::StatusCode;
@@ -39,8 +38,8 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let is_cluster = store.as_ref().is_ok_and(StorePlan::is_cluster);
     let can_fail = !matches!(store, Ok(StorePlan::Memory { .. }));
     let an_api_queues = limiter.an_api_queues();
-    let per_policy = limiter.headers.get().and_then(|headers| headers.per_policy.value());
-    let names = context::Names::new(per_policy.is_ok_and(|it| it));
+    let per_policy = limiter.headers.get().is_ok_and(|headers| headers.per_policy);
+    let names = context::Names::new(per_policy);
     let file = FileContext { limiter, can_fail, is_cluster, an_api_queues, names };
 
     let tiers = tiers(limiter)?;
@@ -52,28 +51,24 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let preflights = preflights::preflights(&file);
     let listen = server::listeners(root, limiter);
     let forward_auth = server::forward_auth(limiter);
-    let admin = limiter.admin.get().and_then(|admin| admin.address.value());
-    if let (Ok(admin), Ok(listen)) = (admin, &listen) {
-        server::check_admin(admin, listen, limiter);
+    if let Ok(admin) = limiter.admin.get() {
+        server::check_admin(admin.address, &listen, limiter);
     }
-    let timeouts = server::timeouts(limiter);
     let rate_limits = server::rate_limits(limiter);
     server::check_only_rate_limits(root, limiter);
     let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
     let lists = subjects::lists(limiter, chain);
     let on_missing_key = on_missing_key(limiter, identity.as_ref().ok());
-    let tracing = telemetry::tracing(limiter);
 
     let identity = identity?;
     let (deny, allow) = lists?;
     let (on_missing_key, missing_key_status) = on_missing_key?;
     Ok(Plan {
-        listen: listen?,
+        listen,
         forward_auth: forward_auth?,
         rate_limits: rate_limits?,
-        admin: admin?,
-        admin_peers: values(limiter.admin.get()?.peers.items()?)?,
-        timeouts: timeouts?,
+        admin: limiter.admin.value()?,
+        timeouts: limiter.timeouts.value()?,
         max_tunnels: limiter.max_tunnels.value()?,
         trusted_proxies: identity.proxies,
         paths: paths?,
@@ -87,13 +82,13 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         tiers,
         deny,
         allow,
-        waiting: waiting(limiter)?,
+        waiting: limiter.waiting.value()?,
         store: store?,
         headers: headers(limiter)?,
         members: members(limiter)?,
-        log: telemetry::log(limiter)?,
-        access_log: telemetry::access_log(limiter)?,
-        tracing: tracing?,
+        log: limiter.log.value()?,
+        access_log: limiter.access_log.value()?,
+        tracing: limiter.tracing.value()?,
         files: Vec::new(),
     })
 }
@@ -138,18 +133,11 @@ fn on_missing_key(
     Ok((OnMissingKey::Deny, status))
 }
 
-/// The maximum number of waiting requests, and their maximum size in bytes.
-fn waiting(limiter: &RateLimiter) -> Checked<(usize, usize)> {
-    let waiting = limiter.waiting.get()?;
-    Ok((waiting.requests.value()?, waiting.megabytes.value()? << 20))
-}
-
 fn headers(limiter: &RateLimiter) -> Checked<HeaderOptions> {
     let keys = limiter.headers.get()?;
-    let headers = HeaderOptions::all().ratelimit(keys.rate_limit.value()?);
-    let headers = headers.x_ratelimit(keys.x_rate_limit.value()?);
-    let headers = headers.retry_jitter(keys.retry_jitter.value()?);
-    Ok(if keys.per_policy.value()? { headers.x_ratelimit_by_policy() } else { headers })
+    let headers = HeaderOptions::all().ratelimit(keys.rate_limit);
+    let headers = headers.x_ratelimit(keys.x_rate_limit).retry_jitter(keys.retry_jitter);
+    Ok(if keys.per_policy { headers.x_ratelimit_by_policy() } else { headers })
 }
 
 fn members(limiter: &RateLimiter) -> Checked<Members> {

@@ -18,18 +18,13 @@ pub(super) fn routes(
     limits: &Limits<'_>,
 ) -> Checked<Vec<Route>> {
     let limiter = file.limiter;
-    let mut routes: Vec<(Route, Location)> = Vec::new();
-    let mut outcome = limiter.routes.get().map(drop);
-    for item in limiter.routes.items().unwrap_or_default() {
-        let read = item.get().and_then(|section| {
-            let route = route(section, file, limits)?;
-            Ok((route, section.name.location()))
-        });
-        match read {
-            Ok(route) => routes.push(route),
-            Err(reported) => outcome = Err(reported),
-        }
-    }
+    let items = limiter.routes.items().unwrap_or_default().iter();
+    // An invalid route is reported, so there is no plan.
+    let routes = items.filter_map(|item| {
+        let section = item.get().ok()?;
+        Some((route(section, file, limits).ok()?, section.name.location()))
+    });
+    let mut routes: Vec<_> = routes.collect();
     if limiter.target.is_set() && root.target.is_set() {
         return Err(root
             .target
@@ -44,11 +39,7 @@ pub(super) fn routes(
             "add `target: http://localhost:3000`",
         );
     }
-    let target = fallback
-        .get()
-        .and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::any(), limiter)).transpose());
-    outcome = target.as_ref().map(drop).map_err(|reported| *reported).and(outcome);
-    let target = target.ok().flatten();
+    let target = fallback.there().and_then(|it| target(it, &PathMatch::any(), limiter).ok());
     // Limits also apply to requests that match no route.
     if target.is_some() || decides {
         let limits = limits.limits.clone();
@@ -61,7 +52,7 @@ pub(super) fn routes(
     if decides {
         check_fronts(&routes, limiter);
     }
-    outcome.map(|()| routes.into_iter().map(|(route, _)| route).collect())
+    Ok(routes.into_iter().map(|(route, _)| route).collect())
 }
 
 const FALLBACK: &str = "default";

@@ -1,55 +1,41 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use tollgate::key::TrustedProxies;
 
-use super::super::format;
-use super::super::named_files::{FileContents, NamedFiles};
-use super::super::place::Place;
+use super::super::files::{self, FileError};
 use super::super::problem::Checked;
-use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Item, Key, Location, Setting, Short, all, values};
-use super::identity::networks;
-use crate::plan::{CertificateFiles, Front, Listen, RateLimitsPlan, Timeouts, TlsFiles, upstream};
+use super::super::rate_limits::read_rate_limit_files;
+use super::super::tables::{File, RateLimiter};
+use super::super::typed::{Location, values};
+use crate::plan::{Front, Listen, RateLimitsPlan};
 
 pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
     match limiter.forward_auth.get()? {
-        Some(section) => networks(section.trusted_proxies.get()?),
+        Some(section) => section.trusted_proxies.value(),
         None => Ok(TrustedProxies::none()),
     }
 }
 
 pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPlan>> {
     let Some(service) = limiter.rate_limit_service.get()? else { return Ok(None) };
-    let items = service.config.get()?;
-    let files = values(items)?;
+    let files = values(service.config.get()?)?;
     let merges_domains = service.merge_domains.value()?;
-    let places = items.iter().map(|item| item.location.place.clone());
-    service.info.location.names_all(NamedFiles {
-        files: files.iter().cloned().zip(places).collect(),
-        contents: FileContents::RateLimits(files.clone(), merges_domains),
+    let named = files.clone();
+    service.config.location().check_with(move || {
+        let errors = read_rate_limit_files(&named, merges_domains).err().unwrap_or_default();
+        errors.into_iter().map(|error| {
+            let what = format!("{}: {}", error.file.display(), error.what);
+            FileError { what, ..error }
+        })
     });
-    let (on_store_error, shadow) = (limiter.on_store_error.value()?, limiter.shadow.value()?);
-    let headers = service.response_headers.get()?;
-    let names = [headers.limit.value()?, headers.remaining.value()?, headers.reset.value()?];
     Ok(Some(RateLimitsPlan {
         files,
-        on_store_error,
-        shadow,
+        on_store_error: limiter.on_store_error.value()?,
+        shadow: limiter.shadow.value()?,
         merges_domains,
-        response_headers: headers.enabled.value()?.then_some(names),
+        response_headers: service.response_headers.value()?,
         dynamic_metadata: service.dynamic_metadata.value()?,
     }))
-}
-
-/// Lists these keys. It names all keys, so that a new key does not compile until it is in either
-/// list.
-macro_rules! settings {
-    ($limiter:ident { $($key:ident),*; except $($other:ident),* }) => {{
-        let RateLimiter { $($key,)* $($other: _),* } = $limiter;
-        let keys: Vec<&Setting> = vec![$($key),*];
-        keys
-    }};
 }
 
 /// Reports keys about requests that the gateway does not see because it only answers Envoy.
@@ -58,67 +44,58 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
         return;
     }
-    let keys = settings!(limiter {
-        strategy, global, client, apis, llm, identity, on_missing_key, trusted_proxies, jwt,
-        api_keys, tiers, costs, exempt, preflights, grpc, deny, allow, waiting, shed, headers,
-        response, paths, max_body_bytes, max_tunnels, access_log;
-        except info, listen, admin, forward_auth, rate_limit_service, target, routes,
-        on_store_error, shadow, store, timeouts, log, tracing
-    });
-    for key in keys.into_iter().filter(|key| key.is_set()) {
-        key.name().error(
-            format!("`{}` has no effect on `rateLimitService`, which has its own rules", key.key),
+    for (key, name) in limiter.info.keys.iter().filter(|(key, _)| !OF_ENVOY.contains(key)) {
+        name.error(
+            format!("`{key}` has no effect on `rateLimitService`, which has its own rules"),
             "write the rule into a file of `rateLimitService.config`; or add `target` or \
              `forwardAuth`, to which this key applies",
         );
     }
 }
 
-type Listeners = Key<Vec<Item<Short<format::Address, tables::Listen>>>>;
+/// The keys that apply to the Rate Limit Service, and `routes`, which is an error without a target.
+const OF_ENVOY: [&str; 9] = [
+    "admin",
+    "rateLimitService",
+    "routes",
+    "onStoreError",
+    "shadow",
+    "store",
+    "timeouts",
+    "log",
+    "tracing",
+];
 
-pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Listen>> {
+/// The valid listeners. An invalid listener is reported, so there is no plan.
+pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Listen)> {
+    let is_proxy = root.has_target(limiter) || limiter.listen.is_set() || !limiter.has_fronts();
+    let forward_auth = limiter.forward_auth.there().map(|section| &section.listen);
+    let rate_limits = limiter.rate_limit_service.there().map(|section| &section.listen);
     let mut all = Vec::new();
-    let mut outcome = Ok(());
-    if root.has_target(limiter) || limiter.listen.is_set() || !limiter.has_fronts() {
-        outcome = listen(&limiter.listen, Front::Proxy, &mut all);
-    }
-    let fronts = [
-        (Front::ForwardAuth, limiter.forward_auth.get().map(|it| it.as_ref().map(|it| &it.listen))),
-        (
-            Front::RateLimitService,
-            limiter.rate_limit_service.get().map(|it| it.as_ref().map(|it| &it.listen)),
-        ),
-    ];
-    for (front, section) in fronts {
-        outcome = match section {
-            Ok(Some(section)) => listen(section, front, &mut all).and(outcome),
-            Ok(None) => outcome,
-            Err(reported) => Err(reported),
-        };
-    }
-    outcome.map(|()| all)
-}
-
-fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked<()> {
-    let mut outcome = Ok(());
-    for item in listeners.get()? {
-        let listen = item.get().and_then(|section| listener_of(section, front));
-        match listen {
-            Ok(listen) => {
-                // Port 0 is a different free port each time.
-                if listen.addr.port() != 0 && listeners.is_set() {
-                    check_overlap(listen.addr, all, &item.location);
-                }
-                all.push(listen);
+    for (front, listeners) in [
+        (Front::Proxy, is_proxy.then_some(&limiter.listen)),
+        (Front::ForwardAuth, forward_auth),
+        (Front::RateLimitService, rate_limits),
+    ] {
+        let Some(listeners) = listeners else { continue };
+        for item in listeners.get().into_iter().flatten() {
+            let Ok(listen) = item.get() else { continue };
+            if let Some(tls) = listen.tls.clone() {
+                item.location.check_with(move || files::tls(&tls).err());
             }
-            Err(reported) => outcome = Err(reported),
+            // Port 0 is a different free port each time.
+            if listen.address.port() != 0 && listeners.is_set() {
+                check_overlap(listen.address, &all, &item.location);
+            }
+            all.push((front, listen.clone()));
         }
     }
-    outcome
+    all
 }
 
-fn check_overlap(addr: SocketAddr, all: &[Listen], location: &Location) {
-    let same_port = all.iter().map(|it| it.addr).filter(|other| other.port() == addr.port());
+fn check_overlap(addr: SocketAddr, all: &[(Front, Listen)], location: &Location) {
+    let addresses = all.iter().map(|(_, listen)| listen.address);
+    let same_port = addresses.filter(|other| other.port() == addr.port());
     for other in same_port {
         let holds = |all: &SocketAddr, one: &SocketAddr| {
             all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
@@ -138,54 +115,10 @@ fn check_overlap(addr: SocketAddr, all: &[Listen], location: &Location) {
     }
 }
 
-fn listener_of(section: &tables::Listen, front: Front) -> Checked<Listen> {
-    let tls = section.tls.get()?.as_deref().map(tls).transpose()?;
-    let proxy_protocol = section.proxy_protocol.get()?.as_deref().map(networks).transpose()?;
-    Ok(Listen {
-        addr: section.address.value()?,
-        front,
-        tls,
-        proxy_protocol,
-        max_connections: section.max_connections.value()?,
-        max_connections_per_address: section.max_connections_per_address.value()?,
-    })
-}
-
-fn tls(section: &tables::Tls) -> Checked<TlsFiles> {
-    let mut named = Vec::new();
-    let default = certificate(&section.certificate, &section.key, &mut named);
-    let others = all(section.sni.items()?, |item| {
-        let section = item.get()?;
-        certificate(&section.certificate, &section.key, &mut named)
-    });
-    let files = TlsFiles {
-        default: default?,
-        others: others?,
-        client_ca: section.client_ca.value()?,
-        is_client_optional: section.client_certificate.value()?,
-    };
-    let client_ca = files.client_ca.clone();
-    named.extend(client_ca.map(|file| (file, section.client_ca.location().place)));
-    let contents = FileContents::Tls(files.clone());
-    section.info.location.names_all(NamedFiles { files: named, contents });
-    Ok(files)
-}
-
-pub(super) fn certificate(
-    certificate: &Key<PathBuf>,
-    key: &Key<PathBuf>,
-    named: &mut Vec<(PathBuf, Place)>,
-) -> Checked<CertificateFiles> {
-    let files = CertificateFiles { certificate: certificate.value()?, key: key.value()? };
-    named.push((files.certificate.clone(), certificate.location().place));
-    named.push((files.key.clone(), key.location().place));
-    Ok(files)
-}
-
-pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLimiter) {
-    let clashes = |public: &Listen| {
-        let ip = public.addr.ip();
-        public.addr.port() == admin.port()
+pub(super) fn check_admin(admin: SocketAddr, listen: &[(Front, Listen)], limiter: &RateLimiter) {
+    let clashes = |(_, public): &(Front, Listen)| {
+        let ip = public.address.ip();
+        public.address.port() == admin.port()
             && admin.port() != 0
             && (ip == admin.ip() || ip.is_unspecified() || admin.ip().is_unspecified())
     };
@@ -202,19 +135,4 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
             "set TOLLGATE_ADMIN_TOKEN where `tollgate serve` runs, or use 127.0.0.1",
         );
     }
-}
-
-pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
-    let keys = limiter.timeouts.get()?;
-    Ok(Timeouts {
-        upstream: upstream::Timeouts {
-            response: keys.response.value()?,
-            body: keys.idle.value()?,
-            tunnel: keys.tunnel.value()?,
-        },
-        request_header: keys.request_header.value()?,
-        keep_alive: keys.keep_alive.value()?,
-        drain_delay: keys.drain_delay.value()?,
-        drain: keys.drain.value()?,
-    })
 }

@@ -7,8 +7,8 @@ use tollgate::policy::{Algorithm, OnStoreError};
 use tollgate::store::Receipt;
 
 use super::super::problem::Checked;
-use super::super::tables::{CountOnly, Rules};
-use super::super::typed::{Either, Setting, values};
+use super::super::tables::Rules;
+use super::super::typed::{Either, Setting};
 use super::context::is_queue;
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
@@ -70,11 +70,7 @@ pub(super) fn counts(rules: &Rules, context: PolicyContext) -> Checked<Option<Ve
     if rules.count_only.is_set() {
         warn_of_queue(&rules.count_only, context);
     }
-    rules.count_only.get()?.as_deref().map(statuses).transpose()
-}
-
-pub(super) fn statuses(section: &CountOnly) -> Checked<Vec<Statuses>> {
-    values(section.status.get()?)
+    Ok(rules.count_only.value()?.map(|section| section.status))
 }
 
 pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<ReservePlan>> {

@@ -1,25 +1,26 @@
 use std::time::Duration;
 
 use super::super::problem::Checked;
-use super::super::tables::{RateLimiter, Redis};
-use super::super::typed::Either;
+use super::super::tables::{Memory, RateLimiter, Redis};
+use super::super::typed::{Either, defaults};
 use tollgate::RedisStore;
 
-use crate::plan::{RedisPlan, Secret, StorePlan, Topology};
+use crate::plan::{RedisPlan, StorePlan, Topology};
 
 pub(super) fn store(limiter: &RateLimiter) -> Checked<StorePlan> {
-    let Either::Other(store) = limiter.store.get()? else { return Ok(StorePlan::MEMORY) };
+    let Either::Other(store) = limiter.store.get()? else {
+        return defaults::<Memory>().map(StorePlan::Memory);
+    };
     if let Some(redis) = store.redis.get()? {
         return self::redis(redis);
     }
-    let Some(memory) = store.memory.get()? else {
-        return Err(store.info.location.error(
+    let memory = store.memory.value()?.ok_or_else(|| {
+        store.info.location.error(
             "the store is neither `memory` nor `redis`",
             "write `store: memory`, or a section `redis` with a `url`",
-        ));
-    };
-    let max_bytes = memory.max_megabytes.value()? << 20;
-    Ok(StorePlan::Memory { max_keys: memory.max_keys.value()?, max_bytes })
+        )
+    });
+    memory.map(StorePlan::Memory)
 }
 
 fn redis(redis: &Redis) -> Checked<StorePlan> {
@@ -36,10 +37,10 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
     let milliseconds = redis.timeout_ms.value()?.map(Duration::from_millis);
     let timeout = milliseconds.map_or_else(|| redis.timeout.value(), Ok)?;
     let plan = RedisPlan {
-        url: Secret::new(redis.url.value()?),
+        url: redis.url.value()?,
         timeout,
         topology,
-        key_secret: redis.key_secret.value()?.map(Secret::new),
+        key_secret: redis.key_secret.value()?,
         local_share: redis.local_share.value()?,
     };
     // A valid URL may still not fit the topology.

@@ -4,14 +4,11 @@ use http::header::ACCEPT_ENCODING;
 use http::uri::Scheme;
 use tollgate_engine::PathPattern;
 
-use super::super::named_files::{FileContents, NamedFiles};
+use super::super::files;
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{HeaderEdits, RateLimiter, TargetSection};
 use super::super::typed::{Key, Setting, values};
-use super::server::certificate;
-use crate::plan::upstream::{
-    Active, Address, Connections, Host, Passive, Servers, Timeouts, Upstream,
-};
+use crate::plan::upstream::{Address, Connections, Host, Passive, Servers, Timeouts, Upstream};
 use crate::plan::{Edits, PathMatch, TargetTlsFiles};
 
 pub(super) fn target(
@@ -22,21 +19,21 @@ pub(super) fn target(
     let outer = limiter.timeouts.get()?;
     let timeouts = section.timeouts.get()?;
     let mut own_timeouts = Vec::new();
-    let mut timeout = |own: &Key<Option<Duration>>, outer: &Key<Duration>| {
-        let Some(value) = own.value()? else { return outer.value() };
+    let mut timeout = |own: &Key<Option<Duration>>, outer: Duration| {
+        let Some(value) = own.value()? else { return Ok(outer) };
         own_timeouts.push((own.key, value));
         Ok(value)
     };
     let connections = Connections {
-        timeout: timeout(&timeouts.connect, &outer.connect)?,
-        idle: timeout(&timeouts.pool, &outer.pool)?,
-        max_age: timeout(&timeouts.connection_age, &outer.connection_age)?,
-        lookup_interval: timeout(&timeouts.address_age, &outer.address_age)?,
+        timeout: timeout(&timeouts.connect, outer.connect)?,
+        idle: timeout(&timeouts.pool, outer.pool)?,
+        max_age: timeout(&timeouts.connection_age, outer.connection_age)?,
+        lookup_interval: timeout(&timeouts.address_age, outer.address_age)?,
     };
     let timeouts = Timeouts {
-        response: timeout(&timeouts.response, &outer.response)?,
-        body: timeout(&timeouts.idle, &outer.idle)?,
-        tunnel: timeout(&timeouts.tunnel, &outer.tunnel)?,
+        response: timeout(&timeouts.response, outer.response)?,
+        body: timeout(&timeouts.idle, outer.idle)?,
+        tunnel: timeout(&timeouts.tunnel, outer.tunnel)?,
     };
     let strip_prefix = section.strip_prefix.value()?;
     if let Some(prefix) = &strip_prefix
@@ -88,15 +85,9 @@ fn tls(section: &TargetSection) -> Checked<Option<TargetTlsFiles>> {
             "write `https://` in `url`, or remove it",
         );
     }
-    let ca = tls.ca.value()?;
-    let mut named = vec![(ca.clone(), tls.ca.location().place)];
-    let client = tls.client_certificate.get()?.as_deref();
-    let client =
-        client.map(|own| certificate(&own.certificate, &own.key, &mut named)).transpose()?;
-    let files = TargetTlsFiles { ca, client };
-    let contents = FileContents::TargetTls(files.clone());
-    tls.info.location.names_all(NamedFiles { files: named, contents });
-    Ok(Some(files))
+    let checked = tls.clone();
+    section.tls.location().check_with(move || files::target_tls(&checked).err());
+    Ok(Some(tls.clone()))
 }
 
 fn servers(section: &TargetSection, connections: Connections) -> Checked<Servers> {
@@ -120,16 +111,6 @@ fn servers(section: &TargetSection, connections: Connections) -> Checked<Servers
             "list further servers in `url`, or remove it",
         );
     }
-    let active = match section.health_check.get()? {
-        Some(check) => Some(Active {
-            path: check.path.value()?,
-            interval: check.interval.value()?,
-            timeout: check.timeout.value()?,
-            healthy: check.healthy.value()?,
-            unhealthy: check.unhealthy.value()?,
-        }),
-        None => None,
-    };
     Ok(Servers {
         addresses,
         protocol: section.protocol.value()?,
@@ -139,7 +120,7 @@ fn servers(section: &TargetSection, connections: Connections) -> Checked<Servers
             failures: section.max_failures.value()?,
             retry_after: section.retry_after.value()?,
         },
-        active,
+        active: section.health_check.value()?,
     })
 }
 

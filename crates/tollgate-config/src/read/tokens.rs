@@ -1,8 +1,8 @@
-use super::super::named_files::FileContents;
+use super::super::files;
 use super::super::problem::Checked;
 use super::super::tables::Jwt;
 use super::super::typed::values;
-use crate::plan::{JwksPlan, JwtPlan, KeyOrigin, Secret};
+use crate::plan::{JwksPlan, JwtPlan, KeyOrigin};
 
 pub(super) fn jwt(jwt: &Jwt, tiers: &[String]) -> Checked<JwtPlan> {
     if tiers.is_empty() {
@@ -20,18 +20,18 @@ pub(super) fn jwt(jwt: &Jwt, tiers: &[String]) -> Checked<JwtPlan> {
 
 fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
     if let Some(secret) = jwt.secret.value()? {
-        return Ok(KeyOrigin::Secret(Secret::new(secret)));
+        return Ok(KeyOrigin::Secret(secret));
     }
-    let (origin, file, key) = if let Some(file) = jwt.key_file.value()? {
+    let (origin, key) = if let Some(file) = jwt.key_file.value()? {
         let Some(algorithm) = jwt.algorithm.value()? else {
             return Err(jwt.key_file.error(
                 "the key's algorithm is missing",
                 "add `algorithm: RS256`, `ES256` or `EdDSA`",
             ));
         };
-        (KeyOrigin::Pem { file: file.clone(), algorithm }, file, &jwt.key_file)
+        (KeyOrigin::Pem { file, algorithm }, &jwt.key_file)
     } else if let Some(file) = jwt.jwks_file.value()? {
-        (KeyOrigin::JwksFile(file.clone()), file, &jwt.jwks_file)
+        (KeyOrigin::JwksFile(file), &jwt.jwks_file)
     } else if let Some(url) = jwt.jwks_url.value()? {
         return jwks(jwt, url).map(KeyOrigin::JwksUrl);
     } else {
@@ -40,7 +40,8 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
             "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
         ));
     };
-    key.location().names(file, FileContents::Keys(origin.clone()));
+    let checked = origin.clone();
+    key.location().check_with(move || files::keys(&checked).err());
     Ok(origin)
 }
 

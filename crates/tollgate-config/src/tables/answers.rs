@@ -5,7 +5,7 @@ use typed::{Flag, Named, Time, section, texts};
 
 section! {
     /// The rate limit headers in responses. A denial has `Retry-After` if waiting helps.
-    Headers = "headers" {
+    values Headers = "headers" {
         /// `RateLimit-Policy` and `RateLimit`.
         default rate_limit: Flag = "true",
         /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
@@ -20,13 +20,13 @@ section! {
     }
 
     /// The content of denials.
-    Response = "response" {
+    keys Response = "response" {
         /// Additional members of the problem body.
         optional members: Members,
     }
 
     /// Member names and their texts.
-    Members = "response.members" {
+    keys Members = "response.members" {
         /// The text of this member.
         others texts: Named<MemberName, format::Text>,
     }

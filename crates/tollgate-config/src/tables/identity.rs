@@ -1,6 +1,7 @@
 use tollgate::limit::OnMissingKey;
 
 use super::super::{format, problem, spec, typed};
+use super::kinds::{Proxies, WatchedFile};
 use typed::{Hidden, List, OneOrMore, Whole, Written, durations, section, words};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ impl ClientKey {
 section! {
     /// How to identify a client. A request with two values for the same entry, such as two API keys,
     /// gets 400 if a policy needs its client.
-    Identity = "identity" short key {
+    keys Identity = "identity" short key {
         /// The request part that identifies the client.
         required key: IdentityWord,
         /// The name of the header, cookie or query parameter.
@@ -50,7 +51,7 @@ section! {
         /// Overrides `rateLimiter.trustedProxies` for this entry. For addresses, the default
         /// `header` is then X-Forwarded-For. For a header, cookie or parameter, these are the
         /// proxies that verify the value; it is ignored in all other requests.
-        optional trusted_proxies: List<format::Network>
+        optional trusted_proxies: Proxies
             where key = ["ip" "ipv4" "header" "cookie" "query"]: "no proxy writes this",
         /// The length of the network prefix that identifies an IPv4 client, in bits.
         default ipv4_prefix: Whole<1, 32, u8> = "32"
@@ -61,7 +62,7 @@ section! {
     }
 
     /// Rejects requests without a client with another status.
-    MissingStatus = "onMissingKey" {
+    keys MissingStatus = "onMissingKey" {
         /// The status instead of 403. 429 is not possible, because waiting does not help. A 401 has
         /// the accepted schemes in `WWW-Authenticate`.
         required deny: Whole<400, 499, u16>,
@@ -69,16 +70,16 @@ section! {
 
     /// Tokens in `Authorization: Bearer …`. An invalid token identifies no client. Set exactly one
     /// of `secret`, `keyFile`, `jwksFile` and `jwksUrl`.
-    Jwt = "jwt" either [secret key_file jwks_file jwks_url] {
+    keys Jwt = "jwt" either [secret key_file jwks_file jwks_url] {
         /// A shared secret of at least 32 bytes for HS256. Use an environment variable.
         optional secret: Hidden<format::Hs256>,
         /// A PEM file with a public key. It requires `algorithm`.
-        optional key_file: format::File,
+        optional key_file: WatchedFile,
         /// The algorithm of the key in `keyFile`.
         optional algorithm: KeyAlgorithm where key_file:
             "a key set names the algorithm of each key, and `secret` is for HS256",
         /// A file with a key set. The gateway reloads it when it changes.
-        optional jwks_file: format::File,
+        optional jwks_file: WatchedFile,
         /// The URL of a key set: https, or http to loopback. The gateway fetches it at startup,
         /// every `maxAge`, and when a token has an unknown key id. It follows no redirects and
         /// reads at most 1 MiB. If a fetch fails, the previous keys remain valid.
@@ -101,7 +102,7 @@ section! {
     }
 
     /// API keys, stored as digests. An unknown key identifies no client.
-    ApiKeys = "apiKeys" short keys either [header scheme] {
+    keys ApiKeys = "apiKeys" short keys either [header scheme] {
         /// The header that contains the key.
         default header: format::Header = "X-API-Key",
         /// Reads the key from `Authorization: SCHEME KEY` instead of `header`.
@@ -111,7 +112,7 @@ section! {
     }
 
     /// An API key.
-    ApiKey = "apiKeys.keys[]" {
+    keys ApiKey = "apiKeys.keys[]" {
         /// The key's SHA-256, as printed by `printf %s KEY | sha256sum`.
         required sha256: Hidden<format::Sha256>,
         /// The tier of the key's owner.
@@ -119,7 +120,7 @@ section! {
     }
 
     /// A list of clients. If a client is in both lists, `deny` applies.
-    Subjects = "deny" {
+    keys Subjects = "deny" {
         /// Client addresses and networks.
         optional addresses: List<format::Listed>,
         /// API keys. They need not be in `apiKeys`.
@@ -129,11 +130,11 @@ section! {
         optional users: List<format::User>,
         /// A file with further entries, one per line: `203.0.113.0/24`, `sha256:DIGEST` or
         /// `user:NAME`, with comments after `#`. The gateway reloads it when it changes.
-        optional file: format::File,
+        optional file: WatchedFile,
     }
 
     /// An API key.
-    ListedKey = "deny.apiKeys[]" {
+    keys ListedKey = "deny.apiKeys[]" {
         /// The key's SHA-256, as printed by `printf %s KEY | sha256sum`.
         required sha256: Hidden<format::Sha256>,
     }

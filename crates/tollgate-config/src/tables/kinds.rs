@@ -1,9 +1,14 @@
 //! Values that several sections use.
 
+use std::path::PathBuf;
+
+use tollgate::key::TrustedProxies;
 use tollgate::policy::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
 
-use super::super::{problem, spec, typed};
-use typed::{Whole, durations, words};
+use super::super::problem::{Checked, Reported};
+use super::super::spec::Shape;
+use super::super::{format, problem, spec, typed};
+use typed::{Input, Kind, List, Values, Whole, durations, words};
 
 words! {
     OnError -> OnStoreError {
@@ -36,3 +41,42 @@ durations! {
 pub(super) type Units = Whole<1, { tollgate::Policy::MAX_LIMIT }>;
 
 pub(super) type AtOnce = Whole<1, 10_000>;
+
+/// A number of MiB, as bytes.
+pub(crate) struct Megabytes<const MIN: u64, const MAX: u64>;
+
+impl<const MIN: u64, const MAX: u64> Kind for Megabytes<MIN, MAX> {
+    type Value = usize;
+    const SHAPE: Shape = Whole::<MIN, MAX, usize>::SHAPE;
+
+    fn read(input: Input<'_>) -> Checked<usize> {
+        Whole::<MIN, MAX, usize>::read(input).map(|megabytes| megabytes << 20)
+    }
+}
+
+/// The networks of proxies.
+pub(crate) struct Proxies;
+
+impl Kind for Proxies {
+    type Value = TrustedProxies;
+    const SHAPE: Shape = List::<format::Network>::SHAPE;
+
+    fn read(input: Input<'_>) -> Checked<TrustedProxies> {
+        let networks = Values::<List<format::Network>>::read(input)?;
+        TrustedProxies::parse(networks).map_err(|_| Reported)
+    }
+}
+
+/// A file that `check` opens. A change to its contents causes a reload.
+pub(crate) struct WatchedFile;
+
+impl Kind for WatchedFile {
+    type Value = PathBuf;
+    const SHAPE: Shape = format::File::SHAPE;
+
+    fn read(input: Input<'_>) -> Checked<PathBuf> {
+        let file = format::File::read(input)?;
+        input.add_file(file.clone());
+        Ok(file)
+    }
+}

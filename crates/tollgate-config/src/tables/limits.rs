@@ -15,7 +15,7 @@ pub(crate) type Costs = Either<ByMethod, CostTable>;
 
 section! {
     /// A policy for each client (`client`) or for all clients together (`global`).
-    Policy = "client" {
+    keys Policy = "client" {
         /// The policy name in denials. The used units belong to this name. Default: `global` or
         /// `client`.
         optional identifier: format::Identifier,
@@ -26,7 +26,7 @@ section! {
     }
 
     /// A policy for some requests, with a quota per client.
-    Api = "apis[]" either
+    keys Api = "apis[]" either
         [limit share] [window share] [window_seconds share] [calendar share]
         [refill_seconds share] [burst share] [also share]
     {
@@ -50,14 +50,14 @@ section! {
 
     /// Quotas that replace the quota of `client`, by tier name. The algorithm and all other
     /// settings are those of `client`.
-    Tiers = "tiers" {
+    keys Tiers = "tiers" {
         /// The quota of this tier. With `unlimited`, neither `client` nor a share of it limits the
         /// tier, except for `concurrency` and `penalty`.
         others quotas: Named<format::Identifier, Either<Unlimited, Tier>>,
     }
 
     /// The quota of a tier.
-    Tier = "tiers.NAME" {
+    keys Tier = "tiers.NAME" {
         /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,
         group window: Window,
@@ -68,7 +68,7 @@ section! {
 
     /// Request costs. The first matching entry of `paths` applies, then the method, then `other`.
     /// GET includes HEAD.
-    CostTable = "costs" {
+    keys CostTable = "costs" {
         /// The cost of all other methods.
         default other: Cost = "1",
         /// Costs of some paths.
@@ -78,7 +78,7 @@ section! {
     }
 
     /// The cost of some requests.
-    CostPath = "costs.paths[]" {
+    keys CostPath = "costs.paths[]" {
         /// The paths with this cost.
         required path: Path,
         /// The methods with this cost. Default: all methods.
@@ -88,7 +88,7 @@ section! {
     }
 
     /// The options of a policy.
-    Rules = "policy" {
+    keys Rules = "policy" {
         /// The algorithm. Default: `rateLimiter.strategy`.
         optional strategy: Strategy,
         /// How a token_bucket refills.

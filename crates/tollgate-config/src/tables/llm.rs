@@ -1,7 +1,7 @@
 //! Budgets for language models.
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::{AtOnce, OnError, Units};
+use super::kinds::{AtOnce, Megabytes, OnError, Units};
 use super::options::Concurrency;
 use super::path::Path;
 use typed::{Flag, Named, Short, Whole, section};
@@ -11,7 +11,7 @@ section! {
     /// and embeddings, Anthropic's messages, and compatible servers. A request reserves its estimated
     /// tokens and their price, and pays for the usage that the response reports. See
     /// [language models](how-to/language-models.md).
-    Llm = "llm" {
+    keys Llm = "llm" {
         /// The paths of the API. Default: all paths that end with `/completions`, `/responses`,
         /// `/embeddings`, `/messages` or `/batches`. Only POST requests are limited.
         optional path: Path,
@@ -39,18 +39,18 @@ section! {
         /// The maximum request body in MiB that the gateway reads before it decides. For a larger
         /// request the size counts as text, the model is `other`, and the rest of the body is
         /// forwarded as it arrives.
-        default max_read_megabytes: Whole<1, 64, usize> = "4",
+        default max_read as "maxReadMegabytes": Megabytes<1, 64> = "4",
     }
 
     /// Models by name.
-    Models = "llm.models" {
+    keys Models = "llm.models" {
         /// A model.
         others models: Named<format::Text, ModelPrice>,
     }
 
     /// The prices of a model per million tokens, in the currency of `monthlyBudget`, and how to
     /// estimate its tokens.
-    ModelPrice = "llm.models.NAME" {
+    keys ModelPrice = "llm.models.NAME" {
         /// The price of input tokens.
         default input: format::Price = "0",
         /// The price of input tokens that the model's server read from its cache. Default: `input`.

@@ -31,24 +31,27 @@ mod telemetry;
 mod tls;
 mod window;
 
-pub(super) use self::answers::{Headers, Response};
+pub use self::answers::Headers;
+pub(super) use self::answers::Response;
 pub(super) use self::identity::{
     ApiKey, ApiKeys, ClientKey, Identity, IdentityWord, Jwt, MissingStatus, MissingWord, Subjects,
 };
 pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers};
 pub(super) use self::llm::{Llm, ModelPrice};
-pub(super) use self::options::{Bandwidth, Concurrency, CountOnly, Penalty, Waiting};
+pub(super) use self::options::{Bandwidth, Concurrency, Penalty};
+pub use self::options::{CountOnly, Waiting};
 pub(super) use self::path::{Path, PathSection};
-pub(super) use self::server::{
-    Admin, ForwardAuth, Listen, Paths, RateLimitService, Route, Timeouts,
-};
+pub use self::server::{Admin, Listen, ResponseHeaders, Timeouts};
+pub(super) use self::server::{ForwardAuth, Paths, RateLimitService, Route};
+pub use self::store::Memory;
 pub(super) use self::store::{Redis, Store};
+pub use self::target::HealthCheck;
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
-pub(super) use self::telemetry::{AccessLog, Log, Tracing};
-pub(super) use self::tls::Tls;
+pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
+pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
 pub(super) use self::window::Window;
 
-use self::kinds::{OnError, Strategy};
+use self::kinds::{OnError, Proxies, Strategy};
 use super::spec::{self, Section};
 use super::{format, problem, typed};
 use typed::{Either, Flag, List, OneOrMore, Short, Whole, section};
@@ -60,7 +63,7 @@ pub fn root() -> &'static Section {
 
 section! {
     /// The top level of the file.
-    File = "The file" {
+    keys File = "The file" {
         /// Contains the entire configuration.
         required rate_limiter: RateLimiter,
         /// The same as `rateLimiter.target`. Write only one of the two.
@@ -68,7 +71,7 @@ section! {
     }
 
     /// Listeners, targets, identities and limits.
-    RateLimiter = "rateLimiter" {
+    keys RateLimiter = "rateLimiter" {
         /// Where clients connect.
         default listen: OneOrMore<Short<format::Address, Listen>> = "0.0.0.0:8080",
         /// The address for health checks, state, metrics and the live page. No public listener serves
@@ -102,7 +105,7 @@ section! {
         /// How to treat a request in which `identity` finds no client.
         default on_missing_key: Either<MissingWord, MissingStatus> = "deny",
         /// The proxies in front of the gateway. The gateway trusts their X-Forwarded-For.
-        optional trusted_proxies: List<format::Network>,
+        optional trusted_proxies: Proxies,
         /// The tokens that are valid for `identity: user`.
         optional jwt: Jwt,
         /// The API keys that are valid for `identity: apiKey`, as a list or as a section.
@@ -153,11 +156,11 @@ section! {
         /// The maximum number of upgraded connections (WebSockets). Further upgrades get 503.
         default max_tunnels: Whole<0, 1_000_000, usize> = "10000",
         /// Format and level of the log.
-        implied log: Log,
+        implied log: LogPlan,
         /// Writes a line for each request.
-        optional access_log: AccessLog,
+        optional access_log: AccessLogPlan,
         /// Sends traces to a collector. By default the gateway forwards trace headers unchanged.
         /// This key needs a build with the feature `otlp`.
-        optional tracing: Tracing,
+        optional tracing: TracingPlan,
     }
 }

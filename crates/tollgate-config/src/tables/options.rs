@@ -3,34 +3,34 @@
 use crate::plan::SettleBy;
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::{AtOnce, Units};
+use super::kinds::{AtOnce, Megabytes, Units};
 use super::window::Window;
-use typed::{OneOrMore, Time, Whole, section, words};
+use typed::{OneOrMore, Time, Values, Whole, section, words};
 
 section! {
     /// An additional quota of the same policy.
-    Bandwidth = "also[]" {
+    keys Bandwidth = "also[]" {
         /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,
         group window: Window,
     }
 
     /// A denied request waits until the policy allows it.
-    Excess = "excess" {
+    keys Excess = "excess" {
         /// The maximum wait. A request that would wait longer is rejected immediately.
         required wait: Time,
     }
 
     /// The responses that count. A request without a response, because the client disconnected,
     /// counts too.
-    CountOnly = "countOnly" {
+    values CountOnly = "countOnly" {
         /// The statuses that count: `401`, `2xx`, or a list.
-        required status: OneOrMore<format::Status>,
+        required status: Values<OneOrMore<format::Status>>,
     }
 
     /// An estimated cost that is settled after the response. Units above the actual cost are
     /// refunded. Missing units are charged, up to one full quota beyond the limit.
-    Reserve = "reserve" {
+    keys Reserve = "reserve" {
         /// The estimate for every request. Default: the request cost from `costs`.
         optional units: Units,
         /// The source of the actual cost. Clients do not see this header.
@@ -46,18 +46,20 @@ section! {
     /// The maximum number of requests in flight, which is the same in all tiers. A request counts
     /// until its response has been sent or its client disconnects; an upgrade counts until the
     /// connection is upgraded. `excess` applies to this limit too.
-    Concurrency = "concurrency" short max {
+    keys Concurrency = "concurrency" short max either [ttl lease] {
         /// The maximum number of requests at the same time.
         required max: AtOnce,
         /// How long a crashed gateway's in-flight requests still count. Running gateways renew this
-        /// time. The maximum is 1h.
-        default lease: Time = "30s",
+        /// time to live. The maximum is 1h.
+        default ttl: Time = "30s",
+        /// The earlier name of `ttl`.
+        optional lease: Time,
     }
 
     /// Blocks a client after a number of strikes: all its requests to the policy are denied
     /// (`#blocked`). With `of: denials`, a denial by any policy of the request is a strike, except
     /// a denial by the block itself.
-    Penalty = "penalty" {
+    keys Penalty = "penalty" {
         /// The number of strikes that start a block.
         required strikes: Whole<1, 1_000>,
         /// The time within which strikes are counted.
@@ -80,7 +82,7 @@ section! {
     /// Blocks of units that a gateway takes from Redis in advance. The limit still holds exactly,
     /// but up to `share` of the quota may remain unused in each gateway. A request needs no call to
     /// Redis if all its policies are leased.
-    Lease = "lease" {
+    keys Lease = "lease" {
         /// The maximum share of the quota that one gateway holds.
         default share: format::Share = "1/20",
         /// The time to live of a lease, from 10ms up to the window.
@@ -88,13 +90,13 @@ section! {
     }
 
     /// Bounds on waiting requests. Further requests are rejected.
-    Waiting = "waiting" {
+    values Waiting = "waiting" {
         /// The maximum number of waiting requests.
         default requests: Whole<0, 1_000_000, usize> = "1024",
         /// The maximum memory in MiB for waiting requests. A request counts with its headers and
         /// with the part of its body that is read before forwarding: its `Content-Length` up to 1
         /// MiB, or 1 MiB if the length is unknown.
-        default megabytes: Whole<1, 1_000_000, usize> = "64",
+        default bytes as "megabytes": Megabytes<1, 1_000_000> = "64",
     }
 }
 

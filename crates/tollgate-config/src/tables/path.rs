@@ -8,7 +8,7 @@ section! {
     /// A path pattern. A plain text such as `/login` matches exactly this path. With `/*` at its
     /// end it matches the path and everything below: `/static/*` matches `/static`, `/static/` and
     /// `/static/a`. Patterns match the normalized path without the query.
-    PathSection = "path" {
+    keys PathSection = "path" {
         /// How to interpret `value`.
         default expression: PathForm = "plain",
         /// The path or the regular expression.

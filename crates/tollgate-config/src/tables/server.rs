@@ -1,39 +1,40 @@
 use super::super::{format, problem, spec, typed};
-use super::kinds::Timeout;
+use super::kinds::{Proxies, Timeout, WatchedFile};
 use super::limits::{Api, Policy};
 use super::path::Path;
 use super::target::Target;
-use super::tls::Tls;
+use super::tls::TlsFiles;
 use crate::path::{Ambiguous, Forwarded};
-use typed::{Flag, List, OneOrMore, Short, Whole, durations, section, words};
+use typed::{Flag, List, OneOrMore, Short, Values, Whole, durations, section, words};
 
 section! {
     /// The listener for operators.
-    Admin = "admin" short address {
+    #[derive(PartialEq, Eq)]
+    values Admin = "admin" short address {
         /// The listen address.
         default address: format::Address = "127.0.0.1:8081",
         /// The admin addresses of other gateways. The live page shows their state too, and their
         /// pages may read the state of this gateway. The list may include this gateway.
-        optional peers: List<format::Peer>,
+        optional peers: Values<List<format::Peer>>,
     }
 
     /// Decisions over HTTP for nginx `auth_request`, Traefik, Caddy, HAProxy and Envoy `ext_authz`.
     /// See [fronts](fronts.md).
-    ForwardAuth = "forwardAuth" {
+    keys ForwardAuth = "forwardAuth" {
         /// Where the proxies connect.
         default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8082",
         /// The proxies that may send checks. Their headers describe the request, so clients must
         /// not be able to connect from these addresses.
-        required trusted_proxies: List<format::Network>,
+        required trusted_proxies: Proxies,
     }
 
     /// Envoy's Rate Limit Service: gRPC, `envoy.service.ratelimit.v3`. See [fronts](fronts.md).
-    RateLimitService = "rateLimitService" {
+    keys RateLimitService = "rateLimitService" {
         /// Where Envoy connects. Every client that can connect may call the service.
         default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8083",
         /// Files with domains and descriptors in the format of envoyproxy/ratelimit, also within
         /// ConfigMaps of Kubernetes. The gateway reloads changed files.
-        required config: OneOrMore<format::File>,
+        required config: OneOrMore<WatchedFile>,
         /// Whether several files may contain descriptors of the same domain. A descriptor still
         /// must not be in two files.
         default merge_domains: Flag = "false",
@@ -45,7 +46,8 @@ section! {
     }
 
     /// Headers for clients.
-    ResponseHeaders = "rateLimitService.responseHeaders" {
+    #[derive(PartialEq, Eq)]
+    values ResponseHeaders = "rateLimitService.responseHeaders" {
         /// Whether Envoy adds these headers and `retry-after`.
         default enabled: Flag = "true",
         /// The header with the number of requests per unit.
@@ -60,14 +62,14 @@ section! {
     }
 
     /// An address that clients connect to.
-    Listen = "listen[]" short address {
+    values Listen = "listen[]" short address {
         /// The listen address.
         required address: format::Address,
         /// Accepts TLS connections, with HTTP/2 and HTTP/1.1.
-        optional tls: Tls,
+        optional tls: TlsFiles,
         /// Load balancers that start each connection with a PROXY protocol header. Other
         /// connections, and connections without this header, are closed.
-        optional proxy_protocol: List<format::Network>,
+        optional proxy_protocol: Proxies,
         /// The maximum number of connections. Further connections wait in the system's queue.
         /// Default: 20000, or fewer if the limit on open files is lower. A number above that limit
         /// is an error at startup.
@@ -80,7 +82,7 @@ section! {
 
     /// Requests with a separate target. A route without `global`, `client` and `apis` uses these
     /// keys of `rateLimiter` and shares their quotas.
-    Route = "routes[]" {
+    keys Route = "routes[]" {
         /// A unique name. The route's own `client` is the policy `NAME/client`, and its `global` is
         /// `NAME/global`.
         required name: format::Identifier,
@@ -100,7 +102,7 @@ section! {
     }
 
     /// The gateway normalizes each path before it matches routes and limits.
-    Paths = "paths" {
+    keys Paths = "paths" {
         /// How to treat `%2F`, `%5C` and broken escapes, which servers interpret in different ways.
         /// Such paths are never exempt, and `%00` always gets 400.
         default ambiguous: AmbiguousPaths = "reject",
@@ -110,7 +112,8 @@ section! {
 
     /// Timeouts of connections, requests and the shutdown. A target can replace the first seven; see
     /// [`target.timeouts`](#targettimeouts).
-    Timeouts = "timeouts" {
+    #[derive(PartialEq, Eq)]
+    values Timeouts = "timeouts" {
         /// The time to connect to the target, including TLS.
         default connect: Timeout = "5s",
         /// The time from the end of a request to the head of the target's response.

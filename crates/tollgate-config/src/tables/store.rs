@@ -1,11 +1,12 @@
 use crate::plan::Topology;
 
 use super::super::{format, problem, spec, typed};
+use super::kinds::Megabytes;
 use typed::{Hidden, Whole, durations, section, words};
 
 section! {
     /// Where quotas are stored: in memory or in Redis.
-    Store = "store" either [memory redis] {
+    keys Store = "store" either [memory redis] {
         /// In the memory of this process.
         optional memory: Memory,
         /// In Redis, shared by all replicas.
@@ -13,15 +14,16 @@ section! {
     }
 
     /// Bounds of the memory store.
-    Memory = "store.memory" {
+    #[derive(PartialEq, Eq)]
+    values Memory = "store.memory" {
         /// The maximum number of clients, counted per policy. Further clients share a quota.
         default max_keys: Whole<1_000, 1_000_000_000, usize> = "1000000",
         /// The maximum memory in MiB.
-        default max_megabytes: Whole<8, 1_000_000, usize> = "256",
+        default max_bytes as "maxMegabytes": Megabytes<8, 1_000_000> = "256",
     }
 
     /// How to connect to Redis.
-    Redis = "store.redis" either [timeout timeout_ms] {
+    keys Redis = "store.redis" either [timeout timeout_ms] {
         /// The Redis server: `redis://user:password@host:6379/0`, `rediss://…` with TLS, or
         /// `redis+unix:///run/redis.sock`. Use an environment variable for passwords.
         required url: Hidden<format::RedisUrl>,
@@ -36,7 +38,7 @@ section! {
             where topology = ["sentinel"]: "only a Sentinel knows servers by name",
         /// The secret for hashing identities, which is the same on all replicas. If it is missing,
         /// anyone with access to Redis can find out client addresses.
-        optional key_secret: Hidden<format::Text>,
+        optional key_secret: Hidden<format::SecretText>,
         /// A fixed share of each quota that a policy with `onStoreError: local` grants in this
         /// process. By default the gateways count themselves, and each grants an equal share.
         optional local_share: format::Share,

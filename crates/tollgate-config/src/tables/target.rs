@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue};
 
 use super::super::{format, problem, spec, typed};
 use super::kinds::Timeout;
-use super::tls::TargetTls;
+use super::tls::TargetTlsFiles;
 use crate::path::{Ambiguous, normalise};
 use crate::plan::Edits;
 use crate::plan::upstream::{Address, Balance, Endpoint, Protocol};
@@ -15,7 +15,7 @@ pub(crate) type Target = Short<Server, TargetSection>;
 
 section! {
     /// Where requests are forwarded to: a URL or a section. See [upstreams](upstreams.md).
-    TargetSection = "target" short url {
+    keys TargetSection = "target" short url {
         /// The URL, or a list of URLs of equivalent servers. A path in the URL is put in front of
         /// each request path.
         required url: OneOrMore<Server>,
@@ -44,13 +44,13 @@ section! {
         /// `Content-Length` contains the size. Default: the value of `rateLimiter.maxBodyBytes`.
         optional max_body_bytes: Whole<0, { u64::MAX }>,
         /// The certificate authorities of https servers, and a certificate for the gateway.
-        optional tls: TargetTls,
+        optional tls: TargetTlsFiles,
         /// Timeouts for this target, for example for event streams.
         implied timeouts: TargetTimeouts,
     }
 
     /// Timeouts of a target. Missing keys have the values of `rateLimiter.timeouts`.
-    TargetTimeouts = "target.timeouts" {
+    keys TargetTimeouts = "target.timeouts" {
         /// The time to connect, including TLS.
         optional connect: Timeout,
         /// The time from the end of a request to the head of the response.
@@ -68,7 +68,8 @@ section! {
     }
 
     /// Requests that check whether a server is up. A healthy server responds with 2xx or 3xx.
-    HealthCheck = "target.healthCheck" {
+    #[derive(PartialEq, Eq)]
+    values HealthCheck = "target.healthCheck" {
         /// The path and the query of the check.
         required path: CheckPath,
         /// The time between two checks.
@@ -83,7 +84,7 @@ section! {
 
     /// Headers to remove and then to set, in every spelling with `-` or `_`. `Host`, `Via` and the
     /// headers that frame a message cannot be changed.
-    HeaderEdits = "headerEdits" {
+    keys HeaderEdits = "headerEdits" {
         /// Headers to set.
         optional set: SetHeaders,
         /// Headers to remove.
@@ -91,7 +92,7 @@ section! {
     }
 
     /// Header names and their values.
-    SetHeaders = "headerEdits.set" {
+    keys SetHeaders = "headerEdits.set" {
         /// The value of this header.
         others values: Named<EditedHeader, HeaderText>,
     }

@@ -1,13 +1,13 @@
+use http::Uri;
 use tracing::level_filters::LevelFilter;
 
-use crate::plan::{AccessLogFormat, LogFormat};
-
 use super::super::{format, problem, spec, typed};
-use typed::{Hidden, Written, durations, section, words};
+use typed::{Hidden, durations, section, texts, words};
 
 section! {
     /// The log on standard error. A line about a traced request has its `trace_id`.
-    Log = "log" {
+    #[derive(PartialEq, Eq)]
+    values LogPlan = "log" {
         /// The log format. `--log-format` and the variable `TOLLGATE_LOG_FORMAT` override it.
         default format: LogForm = "text",
         /// The log level. The variable `RUST_LOG` overrides it and can set levels per module.
@@ -16,7 +16,8 @@ section! {
 
     /// Writes a line for each request, which `tollgate replay` can read. Requests never wait for
     /// the file: if the disk is too slow, lines are dropped and counted.
-    AccessLog = "accessLog" {
+    #[derive(PartialEq)]
+    values AccessLogPlan = "accessLog" {
         /// The log file. It is reopened on SIGHUP and after a rename, which logrotate needs.
         /// Default: standard output.
         optional file: format::File,
@@ -28,10 +29,11 @@ section! {
 
     /// Sends a span for each request and each decision to a collector, in OTLP over HTTP with
     /// protobuf.
-    Tracing = "tracing" {
+    #[derive(PartialEq)]
+    values TracingPlan = "tracing" {
         /// The URL of the collector, such as http://localhost:4318. `/v1/traces` is added if it is
         /// missing.
-        required endpoint: Written<format::Target>,
+        required endpoint: Collector,
         /// The share of traces to send if the trace starts in this gateway. For other traces the
         /// caller has decided.
         default sample: format::Ratio = "1",
@@ -79,4 +81,36 @@ words! {
         /// The combined format of Apache and nginx.
         "combined" => AccessLogFormat::Combined,
     }
+}
+
+texts! {
+    /// The URL for traces, with `/v1/traces` at its end.
+    Collector(text) -> Uri: "a URL such as http://localhost:3000", r"^https?://[^/@?#]+(/[^?#]*)?$" =>
+        format::Target::parse(text).and_then(|_| match text.trim_end_matches('/') {
+            base if base.ends_with(TRACES) => format::target(base),
+            base => format::target(&format!("{base}{TRACES}")),
+        });
+}
+
+const TRACES: &str = "/v1/traces";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One line of text.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl Default for LogPlan {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: LevelFilter::INFO }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    Combined,
+    Json,
 }

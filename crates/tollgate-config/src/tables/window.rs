@@ -9,7 +9,7 @@ type Seconds = typed::Seconds<{ 400 * 86_400 }>;
 
 section! {
     /// The window of a quota, and its burst.
-    Window = "window" either [window window_seconds calendar] {
+    keys Window = "window" either [window window_seconds calendar] {
         /// The window of the limit: `500ms`, `60s`, `1h`.
         optional window: Time,
         /// The same in seconds.

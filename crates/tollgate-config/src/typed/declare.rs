@@ -1,17 +1,22 @@
 //! Macros that declare sections and their values. `section!` turns one declaration into a table and
-//! a struct with the values and their places.
+//! a struct.
 //!
 //! ```text
 //! section! {
-//!     /// Bounds of the memory store.
-//!     Memory = "store.memory" {
-//!         /// The maximum memory in MiB.
-//!         default max_megabytes: Whole<8, 1_000_000> = "256",
+//!     /// The log on standard error.
+//!     values Log = "log" {
+//!         /// The log level.
+//!         default level: LogLevel = "info",
 //!     }
 //! }
 //! ```
 //!
-//! | first word | meaning |
+//! | first word of a section | its struct |
+//! |---|---|
+//! | `values` | has the values, and is a part of the plan |
+//! | `keys` | also has their places, for checks of several keys together |
+//!
+//! | first word of an entry | meaning |
 //! |---|---|
 //! | `required`, `optional`, `default` | a key |
 //! | `implied` | an optional section with defaults |
@@ -57,10 +62,12 @@ macro_rules! section {
     }};
     (@key $field:ident $key:literal) => { $key };
 
-    (@type optional $kind:ty) => { typed::Key<Option<<$kind as typed::Kind>::Value>> };
-    (@type group $kind:ty) => { $kind };
-    (@type others $kind:ty) => { $kind };
-    (@type $mode:ident $kind:ty) => { typed::Key<<$kind as typed::Kind>::Value> };
+    (@type values optional $kind:ty) => { Option<<$kind as typed::Kind>::Value> };
+    (@type values $mode:ident $kind:ty) => { <$kind as typed::Kind>::Value };
+    (@type keys optional $kind:ty) => { typed::Key<Option<<$kind as typed::Kind>::Value>> };
+    (@type keys group $kind:ty) => { $kind };
+    (@type keys others $kind:ty) => { $kind };
+    (@type keys $mode:ident $kind:ty) => { typed::Key<<$kind as typed::Kind>::Value> };
 
     (@entry group $kind:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Entry::Group(<$kind>::table) };
     (@entry others $kind:ty, $key:expr, $doc:expr, where $needs:expr) => {
@@ -92,9 +99,55 @@ macro_rules! section {
     };
     (@read $mode:ident $kind:ty, $entries:ident, $key:expr,) => { $entries.$mode::<$kind>($key) };
 
+    (@struct values $name:ident $(#[$of_struct:meta])* {$(
+        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $kind:ty $(= $default:literal)?,
+    )*}) => {
+        $(#[$of_struct])*
+        #[derive(Clone, Debug)]
+        #[allow(private_interfaces, reason = "only the names of kinds are private, not their values")]
+        pub struct $name {
+            $($(#[$doc])* pub $field: section!(@type values $mode $kind),)*
+        }
+
+        impl $name {
+            fn of(entries: &typed::Entries<'_>) -> problem::Checked<Self> {
+                $(let $field = section!(@read $mode $kind, entries, $key, $($default)?);)*
+                Ok(Self { $($field: $field.into_value()?,)* })
+            }
+        }
+    };
+    (@struct keys $name:ident $(#[$of_struct:meta])* {$(
+        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $kind:ty $(= $default:literal)?,
+    )*}) => {
+        $(#[$of_struct])*
+        pub(crate) struct $name {
+            #[allow(dead_code, reason = "problems of a key need no more than its own place")]
+            pub(crate) info: typed::SectionInfo,
+            $($(#[$doc])* pub(crate) $field: section!(@type keys $mode $kind),)*
+        }
+
+        impl $name {
+            pub(crate) fn of(entries: &typed::Entries<'_>) -> Self {
+                Self {
+                    info: entries.info(),
+                    $($field: section!(@read $mode $kind, entries, $key, $($default)?),)*
+                }
+            }
+        }
+    };
+
+    (@value values) => { Self };
+    (@value keys) => { Box<Self> };
+
+    (@of values $entries:expr) => { Self::of($entries) };
+    (@of keys $entries:expr) => { Ok(Box::new(Self::of($entries))) };
+
     ($(
         $(#[doc = $about:literal])*
-        $name:ident = $title:literal $(short $short:ident)? $(either $([$($either:ident)*])*)? {
+        $(#[derive($($derive:ident),*)])?
+        $sort:ident $name:ident = $title:literal
+            $(short $short:ident)? $(either $([$($either:ident)*])*)?
+        {
             $(
                 $(#[doc = $doc:literal])*
                 $mode:ident $field:ident $(as $key:literal)? : $kind:ty $(= $default:literal)?
@@ -102,15 +155,10 @@ macro_rules! section {
             )*
         }
     )*) => { $(
-        $(#[doc = $about])*
-        pub(crate) struct $name {
-            #[allow(dead_code, reason = "problems of a key need no more than its own place")]
-            pub(crate) info: typed::SectionInfo,
-            $(
-                $(#[doc = $doc])*
-                pub(crate) $field: section!(@type $mode $kind),
-            )*
-        }
+        section!(@struct $sort $name $(#[doc = $about])* $(#[derive($($derive),*)])? {$(
+            $(#[doc = $doc])*
+            $mode $field (section!(@key $field $($key)?)): $kind $(= $default)?,
+        )*});
 
         impl $name {
             pub(crate) fn table() -> &'static spec::Section {
@@ -128,30 +176,21 @@ macro_rules! section {
                 };
                 &TABLE
             }
-
-            pub(crate) fn of(entries: &typed::Entries<'_>) -> Self {
-                Self {
-                    info: entries.info(),
-                    $($field: section!(
-                        @read $mode $kind, entries, section!(@key $field $($key)?), $($default)?
-                    ),)*
-                }
-            }
         }
 
         impl typed::Kind for $name {
-            type Value = Box<Self>;
+            type Value = section!(@value $sort);
             const SHAPE: spec::Shape = spec::Shape::Section(Self::table);
 
-            fn read(input: typed::Input<'_>) -> problem::Checked<Box<Self>> {
-                Ok(Box::new(Self::of(&typed::Entries::of(input, Self::table)?)))
+            fn read(input: typed::Input<'_>) -> problem::Checked<Self::Value> {
+                section!(@of $sort &typed::Entries::of(input, Self::table)?)
             }
         }
 
         $(impl typed::Shorthand for $name {
-            fn read_short(input: typed::Input<'_>) -> Box<Self> {
+            fn read_short(input: typed::Input<'_>) -> problem::Checked<Self::Value> {
                 let key = section!(@key $short);
-                Box::new(Self::of(&typed::Entries::short(input, Self::table(), key)))
+                section!(@of $sort &typed::Entries::short(input, Self::table(), key))
             }
         })?
     )* };

@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::super::place::Place;
@@ -32,6 +33,11 @@ impl<'a> Input<'a> {
 
     fn place(self) -> Place {
         Place { span: self.node.span.clone(), path: self.path.to_owned() }
+    }
+
+    /// Adds the file that this value names.
+    pub(crate) fn add_file(self, file: PathBuf) {
+        self.problems.add_file(file, self.place());
     }
 
     pub(super) fn location(self) -> Location {

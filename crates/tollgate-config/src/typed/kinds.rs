@@ -192,6 +192,18 @@ impl<K: Kind> Kind for List<K> {
     }
 }
 
+/// The valid values of a list, without their places.
+pub(crate) struct Values<L>(PhantomData<L>);
+
+impl<K: Kind, L: Kind<Value = Vec<Item<K>>>> Kind for Values<L> {
+    type Value = Vec<K::Value>;
+    const SHAPE: Shape = L::SHAPE;
+
+    fn read(input: Input<'_>) -> Checked<Self::Value> {
+        Ok(L::read(input)?.into_iter().filter_map(|item| item.value.ok()).collect())
+    }
+}
+
 pub(crate) struct OneOrMore<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for OneOrMore<K> {
@@ -215,7 +227,7 @@ pub(crate) struct Short<A, S>(PhantomData<(A, S)>);
 
 /// A section that the file may abbreviate to a single key's value.
 pub(crate) trait Shorthand: Kind {
-    fn read_short(input: Input<'_>) -> Self::Value;
+    fn read_short(input: Input<'_>) -> Checked<Self::Value>;
 }
 
 impl<A: Kind, S: Shorthand> Kind for Short<A, S> {
@@ -226,7 +238,7 @@ impl<A: Kind, S: Shorthand> Kind for Short<A, S> {
         if S::SHAPE.fits(input.node) {
             S::read(input)
         } else if A::SHAPE.fits(input.node) {
-            Ok(S::read_short(input))
+            S::read_short(input)
         } else {
             Err(input.unexpected(&Self::SHAPE))
         }

@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::super::named_files::{FileContents, NamedFiles};
+use super::super::named_files::FileError;
 use super::super::place::{Place, Span};
 use super::super::problem::{Checked, Problems, Reported};
 
@@ -24,13 +23,13 @@ impl Location {
         self.problems.warn(self.place.clone(), what, cure);
     }
 
-    /// Adds the file that this value names.
-    pub(crate) fn names(&self, file: PathBuf, contents: FileContents) {
-        self.problems.names(NamedFiles { files: vec![(file, self.place.clone())], contents });
-    }
-
-    pub(crate) fn names_all(&self, named: NamedFiles) {
-        self.problems.names(named);
+    /// Sets how the files that this value names are checked.
+    pub(crate) fn check_with<E: IntoIterator<Item = FileError>>(
+        &self,
+        check: impl Fn() -> E + Send + Sync + 'static,
+    ) {
+        let check = Box::new(move || check().into_iter().collect());
+        self.problems.check_with(&self.place, check);
     }
 }
 
@@ -39,6 +38,8 @@ pub(crate) struct SectionInfo {
     pub(crate) location: Rc<Location>,
     /// Whether it has unknown keys, which may be misspelled.
     pub(crate) has_unknown: bool,
+    /// The known keys that are set.
+    pub(crate) keys: Vec<(&'static str, Location)>,
 }
 
 /// A key in a section, and where the file sets it.
@@ -99,6 +100,10 @@ pub(crate) struct Key<T> {
 impl<T> Key<T> {
     pub(crate) fn get(&self) -> Checked<&T> {
         self.value.as_ref().map_err(|reported| *reported)
+    }
+
+    pub(crate) fn into_value(self) -> Checked<T> {
+        self.value
     }
 }
 

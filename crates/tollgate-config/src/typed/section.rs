@@ -50,7 +50,11 @@ impl<'a> Entries<'a> {
     }
 
     pub(crate) fn info(&self) -> SectionInfo {
-        SectionInfo { location: Rc::clone(&self.location), has_unknown: self.has_unknown }
+        let location = Rc::clone(&self.location);
+        let is_set = |key: &&str| self.entry(key).is_some();
+        let keys = self.table.fields().map(|field| field.key).filter(is_set);
+        let keys = keys.map(|key| (key, self.setting(key).name())).collect();
+        SectionInfo { location, has_unknown: self.has_unknown, keys }
     }
 
     fn entry(&self, key: &str) -> Option<&'a Entry> {
@@ -158,6 +162,16 @@ impl<'a> Entries<'a> {
         key: &'static str,
         value: impl FnOnce(Option<Checked<K::Value>>) -> Checked<T>,
     ) -> Key<T> {
+        let (setting, node) = self.find(key);
+        let value = value(node.map(|node| K::read(self.input.part(node, &setting.path))));
+        Key { setting, value }
+    }
+
+    fn setting(&self, key: &'static str) -> Setting {
+        self.find(key).0
+    }
+
+    fn find(&self, key: &'static str) -> (Setting, Option<&'a Node>) {
         let (path, found) = match self.short {
             Some(short) if short == key => {
                 let node = self.input.node;
@@ -168,10 +182,9 @@ impl<'a> Entries<'a> {
                 (join(self.input.path, key), entry)
             }
         };
-        let value = value(found.map(|(_, node)| K::read(self.input.part(node, &path))));
         let spans = found.map(|(key, node)| (key.clone(), node.span.clone()));
         let setting = Setting { key, path, section: Rc::clone(&self.location), spans };
-        Key { setting, value }
+        (setting, found.map(|(_, node)| node))
     }
 
     fn missing(&self, key: &'static str) -> Reported {
@@ -271,4 +284,9 @@ pub(crate) fn all<T, U>(
 
 pub(crate) fn values<K: Kind<Value: Clone>>(items: &[Item<K>]) -> Checked<Vec<K::Value>> {
     items.iter().map(|item| item.value.clone()).collect()
+}
+
+/// The value of a section in which no key is set.
+pub(crate) fn defaults<K: Kind>() -> Checked<K::Value> {
+    K::read(Input::root(&Node::empty(), &Rc::default()))
 }

@@ -71,6 +71,7 @@ impl TokenBucket {
     }
 
     /// The time from `state.at` until `missing` tokens have been refilled.
+    #[inline(always)]
     fn until_restored(&self, missing: u64) -> Micros {
         Micros::new(match self.refill {
             Refill::Greedy => missing.div_ceil(self.scale.rate),

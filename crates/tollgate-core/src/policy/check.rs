@@ -84,11 +84,11 @@ enum Reason {
     #[error("a first block of {block} is longer than the longest, {max_block}: swap them")]
     Longest { block: Micros, max_block: Micros },
     #[error(
-        "a permit's lease of {lease} is longer than {}: choose how long a crashed process may hold \
+        "a permit's time to live of {ttl} is longer than {}: choose how long a crashed process may hold \
          its permits; longer requests renew theirs",
         Receipt::LIFETIME
     )]
-    InFlightFor { lease: Micros },
+    InFlightFor { ttl: Micros },
     #[error(
         "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
          2 · {capacity} · {unit} is past 2^53; {}",
@@ -239,7 +239,7 @@ fn check_bounds(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
 fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
     match algorithm {
         Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
-            Err(Reason::InFlightFor { lease: window })
+            Err(Reason::InFlightFor { ttl: window })
         }
         _ => Ok(()),
     }

@@ -129,11 +129,11 @@ impl Policy {
     }
 
     /// Creates a concurrency limit: at most `limit` units in flight. If a process dies, its permits
-    /// expire after `lease`. Requests that take longer renew their permit.
+    /// expire after `ttl`. Requests that take longer renew their permit.
     ///
-    /// The limit is at most 10 000, because each request has its own entry, and the lease at most
-    /// one hour. About 30 seconds is typical, because a permit is renewed over the network after
-    /// half of its lease.
+    /// The limit is at most 10 000, because each request has its own entry, and the time to live at
+    /// most one hour. About 30 seconds is typical, because a permit is renewed over the network
+    /// after half of this time.
     ///
     /// A denial's `retry_after` is when enough permits will have expired, which is the latest
     /// instant at which the request is allowed. The layer instead guesses that clients can retry
@@ -141,9 +141,9 @@ impl Policy {
     pub fn concurrent_requests(
         name: impl Into<String>,
         limit: u64,
-        lease: Duration,
+        ttl: Duration,
     ) -> Result<Self, PolicyError> {
-        Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
+        Self::new(name, Quota::new(limit, ttl), Algorithm::ConcurrentRequests)
     }
 
     /// Creates a policy that blocks a key after a number of strikes. Charge it together with the
@@ -311,8 +311,15 @@ impl Policy {
 
     /// Returns whether a state written under one policy can be read under the other without
     /// conversion: they have the same name and equivalent quotas.
+    #[inline(always)]
     pub fn shares_state_with(&self, other: &Self) -> bool {
-        self.is_same(other) || (self.rule() == other.rule() && self.name() == other.name())
+        self.is_same(other) || self.is_equivalent(other)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_equivalent(&self, other: &Self) -> bool {
+        self.rule() == other.rule() && self.name() == other.name()
     }
 
     /// Returns whether a charge under one policy also counts under the other: they have the same
@@ -395,8 +402,8 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.0.quota;
         if self.is_concurrency() {
-            let (name, limit, lease) = (self.name(), quota.limit(), self.window());
-            return write!(f, "{name}: {limit} units in flight, permits expire after {lease}");
+            let (name, limit, ttl) = (self.name(), quota.limit(), self.window());
+            return write!(f, "{name}: {limit} units in flight, permits expire after {ttl}");
         }
         let algorithm = match self.kind() {
             Kind::Limit(algorithm) => algorithm,

@@ -140,7 +140,7 @@ fn too_large_limits_are_rejected() {
     assert!(text.ends_with("lower the limit, or limit their rate"), "{text}");
     let error = Policy::concurrent_requests("p", 1, 3_601 * second).unwrap_err().to_string();
     assert!(
-        error.contains("a permit's lease of 3601 seconds is longer than 3600 seconds"),
+        error.contains("a permit's time to live of 3601 seconds is longer than 3600 seconds"),
         "{error}"
     );
     assert!(Policy::concurrent_requests("p", 10_000, 3_600 * second).is_ok());

@@ -135,6 +135,3 @@ impl Lanes {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

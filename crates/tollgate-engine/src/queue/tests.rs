@@ -61,20 +61,6 @@ fn lanes_last_while_requests_wait() {
 }
 
 #[test]
-fn keys_are_capped_at_half_the_queue() {
-    let queue = bounded(5, 100);
-    let large = waiting(deny(&queue, "a", 80));
-    assert!(deny(&queue, "a", 1).is_err(), "more than 50 bytes");
-    drop(large);
-    let mut first: Vec<_> = (0..3).map(|_| waiting(deny(&queue, "a", 10))).collect();
-    assert!(deny(&queue, "a", 10).is_err(), "three of five places");
-    let _other = waiting(deny(&queue, "b", 10));
-    drop(first.pop());
-    waiting(deny(&queue, "a", 30));
-    assert!(deny(&queue, "a", 31).is_err(), "more than 50 bytes");
-}
-
-#[test]
 fn clones_share_bounds() {
     let queue = Queue::new();
     let clone = queue.clone();
@@ -92,18 +78,6 @@ fn clones_share_bounds() {
     queue.set_max_bytes(100);
     let _first = waiting(deny(&queue, "a", 11));
     let _second = waiting(deny(&clone, "b", 11));
-}
-
-#[test]
-fn total_bytes_are_bounded() {
-    let queue = bounded(9, 10);
-    let first = waiting(deny(&queue, "a", 6));
-    assert!(deny(&queue, "b", 5).is_err());
-    let second = waiting(deny(&queue, "b", 4));
-    assert!(arrive(&queue, "a").is_err());
-    drop((first, second));
-    assert!(deny(&queue, "a", 11).is_err());
-    waiting(deny(&queue, "a", 10));
 }
 
 #[test]

@@ -84,7 +84,6 @@ impl<St: Inspect> App<St> {
     ) -> Result<Self, BuildError> {
         let Connections { clients: most, per_target, admin } =
             plan.connections(persistent.files)?;
-        let timeouts = plan.timeouts.upstream;
         // The system's authorities may be missing if no target needs them.
         let targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let mut targets = targets.filter(|target| target.tls.is_none());
@@ -107,7 +106,7 @@ impl<St: Inspect> App<St> {
             trusted_proxies: build::trusted_proxies(&plan)?,
             identity: build::identity_fields(&plan),
             clients: clients.clone(),
-            idle: timeouts.body,
+            idle: plan.timeouts.idle,
             tunnels: persistent.tunnels.at_most(plan.max_tunnels),
             failures: persistent.failures.clone(),
             via: persistent.via.clone(),
@@ -124,11 +123,10 @@ impl<St: Inspect> App<St> {
         let listeners = ListenerSettings::all(&plan, most)?;
         let (summary, reserves) = (persistent.summary.clone(), plan.reserves());
         // Last, because the earlier version keeps its own bounds if this version fails.
-        let (requests, bytes) = plan.waiting;
-        let room = room.max_requests(requests).max_bytes(bytes);
+        let room = room.max_requests(plan.waiting.requests).max_bytes(plan.waiting.bytes);
         clients.bound(per_target);
         let admin_connections = admin;
-        let llm = before.map_or_else(|| Llm::new(timeouts.body), |app| app.llm.clone());
+        let llm = before.map_or_else(|| Llm::new(plan.timeouts.idle), |app| app.llm.clone());
         Ok(Self {
             plan,
             listeners,
@@ -170,7 +168,7 @@ impl<St: Inspect> App<St> {
         Patience {
             head: timeouts.request_header,
             keep_alive: timeouts.keep_alive,
-            stall: stall_after(timeouts.upstream.body),
+            stall: stall_after(timeouts.idle),
         }
     }
 

@@ -131,11 +131,12 @@ impl<St: Inspect> Gateway<St> {
 }
 
 fn waiting(started: &Plan, now: &Plan) -> Vec<&'static str> {
-    let addresses =
-        |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|it| (it.addr, it.front)).collect() };
+    let addresses = |plan: &Plan| -> Vec<_> {
+        plan.listen.iter().map(|(front, it)| (it.address, *front)).collect()
+    };
     let changed = [
         ("listen", addresses(started) != addresses(now)),
-        ("admin", (started.admin, &started.admin_peers) != (now.admin, &now.admin_peers)),
+        ("admin", started.admin != now.admin),
         ("store", started.store != now.store),
         ("log", started.log != now.log),
         ("accessLog", started.access_log != now.access_log),

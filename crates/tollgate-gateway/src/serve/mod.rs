@@ -78,8 +78,9 @@ pub fn run(loader: Loader, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let metrics = observed::count().map_err(|error| Failure::new(&error, 1))?;
     let spans = tracing.clone();
     let served = match &loaded.plan.store {
-        StorePlan::Memory { max_keys, max_bytes } => {
-            let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
+        StorePlan::Memory(memory) => {
+            let store = MemoryStore::builder().max_keys(memory.max_keys);
+            let store = store.max_bytes(memory.max_bytes).build();
             runtime.block_on(serve(loader, loaded, store, metrics, spans))
         }
         StorePlan::Redis(redis) => {
@@ -105,7 +106,7 @@ async fn serve<St: Inspect>(
     metrics: PrometheusHandle,
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
-    let settings = observed::settings(loaded.plan.admin)?;
+    let settings = observed::settings(loaded.plan.admin.address)?;
     let access_log = AccessLog::start(loaded.plan.access_log.as_ref())?;
     let observer = Observer::new();
     let failures = Failures::default();
@@ -234,17 +235,17 @@ impl Bound {
     fn bind(plan: &Plan) -> Result<Self, String> {
         let mut banner = String::new();
         let mut public = Vec::new();
-        for listen in &plan.listen {
-            let (address, listener) = bind(listen.front.name(), listen.addr, |_| Ok(()))?;
+        for (front, listen) in &plan.listen {
+            let (address, listener) = bind(front.name(), listen.address, |_| Ok(()))?;
             let scheme = if listen.tls.is_some() { "https" } else { "http" };
-            let what = match listen.front {
+            let what = match front {
                 Front::Proxy => "listening ",
                 front => front.name(),
             };
             let _ = writeln!(banner, "{what} {scheme}://{address}");
-            public.push(((listen.addr, listen.front), listener));
+            public.push(((listen.address, *front), listener));
         }
-        let (address, admin) = bind("admin", plan.admin, admin::prepare)?;
+        let (address, admin) = bind("admin", plan.admin.address, admin::prepare)?;
         let _ = writeln!(banner, "admin      http://{address}");
         Ok(Self { public, admin, banner })
     }

@@ -45,7 +45,7 @@ impl Export {
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
             (name.as_str().to_owned(), value)
         };
-        let headers: HashMap<_, _> = plan.headers.iter().map(field).collect();
+        let headers: HashMap<_, _> = plan.headers.iter().flatten().map(field).collect();
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(Collector::new(plan)?)

@@ -283,7 +283,7 @@ fn returns_enough(ledger: &Ledger<'_>, event: &Event) -> Result<(), String> {
     let is_greedy = is_level(&policy) && !is_interval(&policy) && !policy.queues();
     let charges = ledger.charges(&slot);
     let Some(place) = charges.place(made.receipt.id).filter(|_| is_greedy) else { return Ok(()) };
-    let mut flow = charges.flow();
+    let mut flow = charges.flow_with_whole_refunds();
     flow.pop();
     let surplus = made.receipt.charged.cost.get().saturating_sub(*actual);
     let least = definition::refund(&policy, &flow, place, surplus, event.at);

@@ -110,8 +110,7 @@ pub(super) fn refund(policy: &Policy, flow: &[Units], place: usize, surplus: u64
     let charge = flow[place];
     let refilled = u128::from(now - charge.at) * u128::from(policy.quota().limit());
     let others = flow[place + 1..].iter().filter(|it| it.units < 0);
-    // A refund takes whole units, and then up to a unit more is not missing.
-    let refunded = others.map(|it| u128::from(it.units.unsigned_abs()) + 1).sum::<u128>() * window;
+    let refunded = others.map(|it| u128::from(it.units.unsigned_abs())).sum::<u128>() * window;
     let microsecond = u128::from(policy.quota().limit());
     let lost = refilled + refunded + microsecond;
     let left = level(policy, &flow[..=place], charge.at).saturating_sub(lost);

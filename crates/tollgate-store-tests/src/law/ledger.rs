@@ -26,6 +26,8 @@ pub(super) struct Charges {
     used: BTreeSet<usize>,
     /// Charges and refunds at the instants at which the store made them.
     flow: Vec<Units>,
+    /// The places of refunds in the flow.
+    refunds: BTreeSet<usize>,
     /// All units that any version may count, including debts.
     gross: u64,
     /// The last instant at which the store has changed the key.
@@ -49,6 +51,8 @@ struct Entry {
     life: u64,
     is_permit: bool,
     is_debt: bool,
+    /// Whether the units were spent from a lease's block, so the store has not seen this instant.
+    is_leased: bool,
     /// The units without those that were refunded.
     units: u64,
     /// The charge's place in [`Charges::flow`].
@@ -103,6 +107,7 @@ impl<'a> Ledger<'a> {
     fn charge(&mut self, made: &Made, units: u64, at: u64, is_debt: bool) {
         let policy = &self.history.policies[made.policy];
         let (life, is_permit) = (policy.window().get(), policy.is_concurrency());
+        let is_leased = !is_debt && made.receipt.source == Source::Lease;
         let (id, capacity) = (made.receipt.id, policy.capacity());
         let charges = self.of(made, at);
         if charges.over.get(&made.policy).is_some_and(|over| at < *over) {
@@ -114,7 +119,8 @@ impl<'a> Ledger<'a> {
         }
         let place = charges.flow.len();
         charges.used.insert(policy);
-        charges.entries.push(Entry { policy, id, at, life, is_permit, is_debt, units, place });
+        let entry = Entry { policy, id, at, life, is_permit, is_debt, is_leased, units, place };
+        charges.entries.push(entry);
         charges.flow.push(Units { at, units: units.cast_signed() });
     }
 
@@ -124,11 +130,14 @@ impl<'a> Ledger<'a> {
             Settlement::Returned { units } => {
                 let versions = self.history.versions(self.history.policies[made.policy].name());
                 let charges = self.of(made, at);
+                charges.refunds.insert(charges.flow.len());
                 charges.flow.push(Units { at, units: -units.cast_signed() });
                 if charges.forgotten.contains(&id) {
-                    // A charge in the same microsecond cannot be told apart from this charge.
+                    // A charge in the same microsecond cannot be told apart from this charge. A
+                    // bucket refunds parts of a unit too, which it does not report.
+                    let most = made.receipt.charged.cost.get().saturating_sub(actual);
                     for version in versions {
-                        *charges.again.entry(version).or_default() += units;
+                        *charges.again.entry(version).or_default() += most;
                     }
                 }
                 if let Some(entry) = charges.entries.iter_mut().find(|entry| entry.id == id) {
@@ -205,19 +214,27 @@ impl Charges {
 
     fn entries_of(&self, policy: usize, counts_debts: bool) -> Vec<Units> {
         let counts = |entry: &&Entry| entry.policy == policy && (counts_debts || !entry.is_debt);
-        let own = self.entries.iter().filter(counts);
-        in_order(own.map(|entry| Units { at: entry.at, units: entry.units.cast_signed() }))
+        in_order(self.entries.iter().filter(counts))
     }
 
     /// What was charged under all versions, without refunded units.
     pub(super) fn all(&self) -> Vec<Units> {
-        let all = self.entries.iter();
-        in_order(all.map(|entry| Units { at: entry.at, units: entry.units.cast_signed() }))
+        in_order(self.entries.iter())
     }
 
-    /// Charges and refunds, at the instants at which the store made them.
+    /// Charges and refunds, at the instants at which the store made them. In order, unless the clock
+    /// has stepped back.
     pub(super) fn flow(&self) -> Vec<Units> {
-        in_order(self.flow.iter().copied())
+        self.flow.clone()
+    }
+
+    /// The flow with refunds rounded up, because a bucket reports only whole units.
+    pub(super) fn flow_with_whole_refunds(&self) -> Vec<Units> {
+        let round = |(place, it): (usize, &Units)| {
+            let units = it.units - i64::from(self.refunds.contains(&place));
+            Units { units, ..*it }
+        };
+        self.flow.iter().enumerate().map(round).collect()
     }
 
     /// All units that any version may count, including debts.
@@ -247,12 +264,17 @@ impl Charges {
     }
 }
 
-/// Time stops while the clock is behind.
-fn in_order(units: impl Iterator<Item = Units>) -> Vec<Units> {
+/// The store's time stops while the clock is behind the last charge that the store has seen.
+fn in_order<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Units> {
     let mut seen = 0;
-    let later = |it: Units| {
-        seen = it.at.max(seen);
-        Units { at: seen, ..it }
+    let later = |entry: &Entry| {
+        let at = entry.at.max(seen);
+        if !entry.is_leased {
+            seen = at;
+        }
+        Units { at, units: entry.units.cast_signed() }
     };
-    units.map(later).collect()
+    let mut units: Vec<_> = entries.map(later).collect();
+    units.sort_by_key(|it| it.at);
+    units
 }

@@ -72,6 +72,8 @@ macro_rules! law_tests {
             late_refund_keeps_later_charges,
             successes_are_not_counted,
             refund_keeps_the_interval,
+            refund_keeps_the_next_version,
+            shadow_denials_are_no_strikes,
             shorter_permits_count_longer_ones,
         });
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::{
     Algorithm, Charge, Cost, Decision, Key, Policy, Quota, Receipt, ReceiptId, Refill, Resolution,
-    Timestamp,
+    Strikes, Timestamp,
 };
 
 use super::Subject;
@@ -210,6 +210,43 @@ pub fn refund_keeps_the_interval<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.ask(&bucket, 2).0.retry_after().expect("one is left").get(), 1_000_000);
     scene.at(60.0);
     assert_eq!(scene.remaining(&bucket), 10);
+}
+
+/// Two versions start in the same microsecond, and the first version's charge is refunded. The second
+/// started from an interval bucket that already counted this charge, and its own charge remains.
+pub fn refund_keeps_the_next_version<S: Subject>(make: impl Fn() -> S) {
+    let mut scene = Scene::start(make);
+    let first = of(Quota::new(20, Duration::from_secs(100)).burst(10), BUCKET);
+    let second = of(Quota::new(3, Duration::from_secs(6)).burst(2), BUCKET);
+    scene.charge(&policy(5, 200, INTERVAL), 1);
+    scene.at(4.0);
+    let receipt = scene.charge(&first, 1);
+    scene.charge(&second, 1);
+    scene.settle(&receipt, 0);
+    assert_eq!(scene.remaining(&second), 1);
+}
+
+/// A client exceeds a shadow policy while its team exceeds an enforced policy, so its request is
+/// denied. The client's penalty counts no strike, because no enforced policy denies the client's key.
+pub fn shadow_denials_are_no_strikes<S: Subject>(make: impl Fn() -> S) {
+    let mut subject = make();
+    let (client, team) = (Key::from("client"), Key::from("team"));
+    let minute = Duration::from_secs(60);
+    let shadow = policy(1, 60, LOG);
+    let enforced = Policy::new("team", Quota::new(1, minute), LOG).expect("builds");
+    let strikes = Policy::penalty("strikes", Strikes::of_denials(1, minute)).expect("builds");
+    let charges = [
+        Charge::new(&shadow, &client, Cost::ONE).shadow(),
+        Charge::new(&enforced, &team, Cost::ONE),
+        Charge::new(&strikes, &client, Cost::ONE),
+    ];
+    for is_admitted in [true, false] {
+        let now = Timestamp::from_micros(START);
+        let verdict = subject.decide(&charges, now).expect("no outage");
+        assert_eq!(verdict.is_admitted(), is_admitted);
+        let denies: Vec<_> = verdict.decisions().iter().map(Decision::denies).collect();
+        assert_eq!(denies, [!is_admitted, !is_admitted, false]);
+    }
 }
 
 /// Two permits last ten minutes. Then the time to live becomes two seconds: both count until their

@@ -20,7 +20,7 @@ pub(crate) enum Progress<St: Store, X> {
 impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
     /// Decides a request. It waits in the queue only if it has an arrival. All its waits together
     /// take at most `patience`, except for the store.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decide(
         self: &Arc<Self>,
         decided: &mut Decided,

@@ -4,9 +4,10 @@ use tollgate_core::{AnyStore, Cost, Micros, Reply, Store, StoreError, Timestamp}
 use tollgate_engine::{
     AppliedLimit, Charges, Conclusion, Limits, Mode, Question, Refunds, Rejection, Request, Step,
 };
+use tracing::Level;
 
 use super::follow_up::FollowUp;
-use super::in_flight::LeaseRenewer;
+use super::in_flight::PermitRenewer;
 use super::outage::Outage;
 use super::receipts::{next_id, settle};
 use super::telemetry::{DecisionTimer, Observed, Telemetry};
@@ -22,7 +23,7 @@ pub(crate) struct Driver<St, X> {
     outage: Outage,
     /// The store, if charges may be corrected when a request's outcome is known.
     settles: Option<AnyStore>,
-    leases: Option<LeaseRenewer<St>>,
+    renewer: Option<PermitRenewer<St>>,
     /// Whether requests that pass may have a [`FollowUp`].
     follows_up: bool,
 }
@@ -54,18 +55,18 @@ impl<St: Store, X> Driver<St, X> {
         let settles = settles.then(|| AnyStore::new(store.clone()));
         let in_tiers = limits.iter().flat_map(|limit| limit.in_tiers.iter());
         let policies = limits.iter().map(|limit| &limit.policy).chain(in_tiers);
-        let leases = LeaseRenewer::new(&store, policies);
+        let renewer = PermitRenewer::new(&store, policies);
         let is_soft = limits.iter().any(|limit| limit.mode == Mode::Annotate);
         Self {
             telemetry: Telemetry::new(&limits, observed),
-            follows_up: settles.is_some() || leases.is_some() || is_soft,
+            follows_up: settles.is_some() || renewer.is_some() || is_soft,
             store,
             limits,
             face,
             abandoned,
             outage: Outage::default(),
             settles,
-            leases,
+            renewer,
         }
     }
 
@@ -110,21 +111,28 @@ impl<St: Store, X> Driver<St, X> {
             self.outage.decided();
         }
         if result.is_ok() {
-            tracing::debug!(target: "tollgate", remaining = charges.remaining(), "allow");
-            for applied in charges.iter().filter(|applied| applied.decision.denies()) {
-                let limit = self.limits.of(applied);
-                let policy = limit.policy.name();
-                match limit.mode {
-                    Mode::Shadow => tracing::debug!(target: "tollgate", policy, "shadow deny"),
-                    _ => tracing::debug!(target: "tollgate", policy, "annotate"),
-                }
+            if tracing::enabled!(target: "tollgate", Level::DEBUG) {
+                self.log_pass(charges);
             }
             if self.follows_up {
-                let (settles, leases) = (self.settles.as_ref(), self.leases.as_ref());
-                *follow_up = FollowUp::of(charges, &self.limits, settles, leases);
+                let (settles, renewer) = (self.settles.as_ref(), self.renewer.as_ref());
+                *follow_up = FollowUp::of(charges, &self.limits, settles, renewer);
             }
         }
         result
+    }
+
+    #[cold]
+    fn log_pass(&self, charges: &Charges) {
+        tracing::debug!(target: "tollgate", remaining = charges.remaining(), "allow");
+        for applied in charges.iter().filter(|applied| applied.decision.denies()) {
+            let limit = self.limits.of(applied);
+            let policy = limit.policy.name();
+            match limit.mode {
+                Mode::Shadow => tracing::debug!(target: "tollgate", policy, "shadow deny"),
+                _ => tracing::debug!(target: "tollgate", policy, "annotate"),
+            }
+        }
     }
 
     #[cold]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_core::{AnyStore, Store};
 use tollgate_engine::{AppliedLimit, Charges, Limits, Mode};
 
-use super::in_flight::LeaseRenewer;
+use super::in_flight::PermitRenewer;
 use super::open::Open;
 use super::receipts::next_id;
 use crate::body::InFlight;
@@ -26,13 +26,14 @@ impl FollowUp {
         charges: &Charges,
         limits: &Limits,
         settles: Option<&AnyStore>,
-        leases: Option<&LeaseRenewer<St>>,
+        renewer: Option<&PermitRenewer<St>>,
     ) -> Option<Box<Self>> {
         let mut follow_up = Self::default();
-        if settles.is_some() || leases.is_some() {
+        if settles.is_some() || renewer.is_some() {
             let next_id = || next_id(charges.decided_at());
             let receipts: Vec<_> = charges.receipts(limits, next_id).collect();
-            follow_up.in_flight = leases.map(|leases| leases.hold(&receipts)).unwrap_or_default();
+            follow_up.in_flight =
+                renewer.map(|renewer| renewer.hold(&receipts)).unwrap_or_default();
             follow_up.open = settles.and_then(|store| Open::new(store, limits, receipts));
         }
         let is_soft = |applied: &AppliedLimit| limits.of(applied).mode == Mode::Annotate;

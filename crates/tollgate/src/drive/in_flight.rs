@@ -19,7 +19,7 @@ use crate::body::InFlight;
 /// A single task renews each permit when a quarter of the time to live is over, or half at the
 /// latest. The rest is a reserve in case the store is down. Most requests finish earlier, so they
 /// only cost a map entry and no timer.
-pub(crate) struct LeaseRenewer<St>(Arc<Renewals<St>>);
+pub(crate) struct PermitRenewer<St>(Arc<Renewals<St>>);
 
 struct Renewals<St> {
     store: St,
@@ -44,7 +44,7 @@ struct Permits {
 
 type Receipts = SmallVec<[Receipt; 1]>;
 
-impl<St: Store> LeaseRenewer<St> {
+impl<St: Store> PermitRenewer<St> {
     /// Returns `None` if no policy is a concurrency limit.
     pub(crate) fn new<'a>(store: &St, policies: impl Iterator<Item = &'a Policy>) -> Option<Self> {
         let in_flight = policies.filter(|policy| policy.is_concurrency());
@@ -216,7 +216,8 @@ mod tests {
         let charged = Charged::new(&policy, Cost::ONE, now);
         let (id, source, key) = (ReceiptId(1), Source::Store, Key::GLOBAL);
         let permit = Receipt { id, source, policy, key, charged };
-        let renewer = LeaseRenewer::new(&MemoryStore::new(), [&permit.policy].into_iter()).unwrap();
+        let renewer =
+            PermitRenewer::new(&MemoryStore::new(), [&permit.policy].into_iter()).unwrap();
         let held = renewer.hold(&[permit]);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate_config::check;
-use tollgate_config::plan::upstream::{Active, Balance, Host, Passive, Protocol};
+use tollgate_config::plan::upstream::{Balance, HealthCheck, Host, Passive, Protocol};
 use tollgate_config::plan::{
     ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
 };
@@ -141,7 +141,7 @@ fn target_section_sets_all_options() {
     assert_eq!(target.servers.balance, Balance::LeastBusy);
     let passive = Passive { failures: 5, retry_after: Duration::from_secs(30) };
     assert_eq!(target.servers.passive, passive);
-    let active = Active {
+    let active = HealthCheck {
         path: "/healthz?full".parse().unwrap(),
         interval: Duration::from_secs(1),
         timeout: Duration::from_millis(500),

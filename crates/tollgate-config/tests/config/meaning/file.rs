@@ -56,26 +56,27 @@ fn target_may_be_top_level() {
 #[test]
 fn defaults_match_the_documentation() {
     let plan = with("");
-    assert_eq!(plan.listen[0].addr, "0.0.0.0:8080".parse().unwrap());
-    assert_eq!(plan.admin, "127.0.0.1:8081".parse().unwrap());
-    let admin = with("  admin: {peers: [\"http://10.0.0.7:8081\"]}\n");
-    assert_eq!((admin.admin, admin.admin_peers.len()), (plan.admin, 1));
-    assert_eq!(plan.store, StorePlan::MEMORY);
+    assert_eq!(plan.listen[0].1.address, "0.0.0.0:8080".parse().unwrap());
+    assert_eq!(plan.admin.address, "127.0.0.1:8081".parse().unwrap());
+    let admin = with("  admin: {peers: [\"http://10.0.0.7:8081\"]}\n").admin;
+    assert_eq!((admin.address, admin.peers.unwrap().len()), (plan.admin.address, 1));
+    let StorePlan::Memory(memory) = &plan.store else { panic!() };
+    assert_eq!((memory.max_keys, memory.max_bytes), (1_000_000, 256 << 20));
     assert_eq!((plan.on_missing_key, plan.missing_key_status.as_u16()), (OnMissingKey::Deny, 403));
     assert_eq!(plan.paths, PathRules::default());
     let seconds = |span: Duration| span.as_secs();
-    let t = plan.timeouts;
-    let up = t.upstream;
-    let timeouts = [up.response, up.body, up.tunnel, t.request_header];
+    let t = &plan.timeouts;
+    let timeouts = [t.response, t.idle, t.tunnel, t.request_header];
     assert_eq!(timeouts.map(seconds), [60, 60, 3_600, 10]);
     let target = plan.routes[0].target.as_ref().unwrap();
+    let up = Timeouts { response: t.response, body: t.idle, tunnel: t.tunnel };
     assert_eq!(target.timeouts, up);
     let to = target.servers.connections;
     let ages = [to.timeout, to.idle, to.max_age, to.lookup_interval];
     assert_eq!(ages.map(seconds), [5, 30, 300, 10]);
     assert_eq!([t.keep_alive, t.drain].map(seconds), [75, 30]);
     // An unset key in a section has the same default.
-    assert_eq!(with("  timeouts: {connect: 5s}\n").timeouts, t);
+    assert_eq!(with("  timeouts: {connect: 5s}\n").timeouts, *t);
     assert_eq!(with("  headers: {rateLimit: true}\n  store: {memory: {}}\n").store, plan.store);
     let [IdentitySource::Ip { header: None, v4_prefix: 32, v6_prefix: 64, .. }] = &*plan.identity
     else {
@@ -107,7 +108,6 @@ fn targets_inherit_missing_timeouts() {
     assert_eq!(seconds(0), [11, 2, 13, 4, 15, 6, 17]);
     assert_eq!(seconds(1), [1, 12, 3, 14, 5, 16, 7]);
     assert_eq!(seconds(2), [1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(plan.timeouts.upstream, plan.routes[2].target.as_ref().unwrap().timeouts);
 }
 
 #[test]
@@ -187,7 +187,11 @@ fn byte_order_mark_and_crlf_are_accepted() {
 fn single_listener_needs_no_list() {
     let listen = |value: &str| {
         let text = format!("rateLimiter:\n  target: http://a\n  listen: {value}\n");
-        plan(&text).listen.iter().map(|it| (it.addr, it.max_connections)).collect::<Vec<_>>()
+        plan(&text)
+            .listen
+            .iter()
+            .map(|(_, it)| (it.address, it.max_connections))
+            .collect::<Vec<_>>()
     };
     let alone = listen("{address: 127.0.0.1:8000, maxConnections: 7}");
     assert_eq!(alone, [("127.0.0.1:8000".parse().unwrap(), Some(7))]);

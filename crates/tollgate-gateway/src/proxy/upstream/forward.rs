@@ -187,7 +187,7 @@ impl Forward {
             let mut checkout = match checkout {
                 Ok(checkout) => checkout,
                 Err(error) => {
-                    let fault = self.fault(member, &error);
+                    let fault = self.report_failure(member, &error);
                     member = group.choose(&mut tried).ok_or(fault)?;
                     continue;
                 }
@@ -229,19 +229,19 @@ impl Forward {
                 (unsent, again) => {
                     let may_stay = again.is_some();
                     let Some(next) = unsent.or(again) else {
-                        return Err(self.fault(member, &error));
+                        return Err(self.report_failure(member, &error));
                     };
                     (*request, was_repeated) = (next, true);
                     refusals += u32::from(was_refused);
                     match group.choose(&mut tried) {
                         Some(other) => {
                             if !was_refused {
-                                self.fault(member, &error);
+                                self.report_failure(member, &error);
                             }
                             member = other;
                         }
                         None if may_stay => {}
-                        None => return Err(self.fault(member, &error)),
+                        None => return Err(self.report_failure(member, &error)),
                     }
                 }
             }
@@ -262,8 +262,8 @@ impl Forward {
         Some(again)
     }
 
-    /// The fault for the client. The log has the details.
-    fn fault(&self, member: &Member, error: &SendError) -> Fault {
+    /// Logs and counts a failure, and returns the fault for the client, without the details.
+    fn report_failure(&self, member: &Member, error: &SendError) -> Fault {
         let fault = Fault::from(error);
         // All other faults are the client's.
         if fault.status().is_server_error() {

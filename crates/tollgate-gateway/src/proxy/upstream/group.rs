@@ -13,7 +13,7 @@ use http::{Request, StatusCode, Uri};
 use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_config::plan::upstream::{
-    Active, Address, Balance, Endpoint, Passive, Protocol, Servers,
+    Address, Balance, Endpoint, HealthCheck, Passive, Protocol, Servers,
 };
 
 use super::checkout::{Busy, Checkout, SendError};
@@ -96,7 +96,7 @@ impl Group {
     }
 
     /// Checks the servers until the group is dropped.
-    pub(super) fn check(self: &Arc<Self>, active: &Active) {
+    pub(super) fn check(self: &Arc<Self>, active: &HealthCheck) {
         for index in 0..self.members.len() {
             tokio::spawn(check(Arc::downgrade(self), index, active.clone()));
         }
@@ -240,7 +240,7 @@ impl Member {
     }
 }
 
-async fn check(group: Weak<Group>, index: usize, active: Active) {
+async fn check(group: Weak<Group>, index: usize, active: HealthCheck) {
     let (mut well, mut ill) = (0_u32, 0_u32);
     loop {
         let Some((member, protocol)) = group

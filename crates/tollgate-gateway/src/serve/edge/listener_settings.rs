@@ -31,7 +31,7 @@ impl ListenerSettings {
         plan: &Plan,
         most: Vec<usize>,
     ) -> Result<HashMap<ListenerKey, Self>, FileError> {
-        let listeners = plan.listen.iter().zip(most).map(|(listen, most)| {
+        let listeners = plan.listen.iter().zip(most).map(|((front, listen), most)| {
             let settings = Self {
                 tls: listen.tls.as_ref().map(files::tls).transpose()?,
                 proxy_protocol: listen.proxy_protocol.clone(),
@@ -39,9 +39,9 @@ impl ListenerSettings {
                 most_per_address: listen
                     .max_connections_per_address
                     .unwrap_or_else(|| (most / 4).max(16)),
-                front: listen.front,
+                front: *front,
             };
-            Ok(((listen.addr, listen.front), settings))
+            Ok(((listen.address, *front), settings))
         });
         listeners.collect()
     }

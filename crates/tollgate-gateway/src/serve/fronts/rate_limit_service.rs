@@ -39,7 +39,7 @@ pub(crate) async fn answer<St: Inspect>(
         RateLimitServiceServer::new(Decider(Arc::clone(app))).call(request).await
     };
     // A client may set no deadline and never finish its request.
-    let longest = app.plan.timeouts.upstream.response;
+    let longest = app.plan.timeouts.response;
     let answered = timeout(deadline.map_or(longest, |it| it.min(longest)), answered).await;
     let answered = answered.map(|answered| answered.unwrap_or_else(|never| match never {}));
     let late = |_| Status::deadline_exceeded("no decision before the deadline").into_http();

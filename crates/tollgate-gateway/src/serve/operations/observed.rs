@@ -98,7 +98,8 @@ pub(crate) fn router<St: Inspect>(
         })
         .fallback(|| async { admin::read_only() }),
     );
-    let settings = gateway.app().plan.admin_peers.iter().fold(settings, AdminBuilder::peer);
+    let settings =
+        gateway.app().plan.admin.peers.iter().flatten().fold(settings, AdminBuilder::peer);
     let router = settings
         .layers(move || layers.app().layers().collect())
         .metrics(move || {

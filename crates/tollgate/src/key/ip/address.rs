@@ -155,11 +155,16 @@ impl Masks {
     }
 
     #[inline]
+    pub(super) fn apply_v4(&self, address: u32) -> u32 {
+        // No prefix is empty, so no shift equals the integer's width, also below.
+        address & u32::MAX << (32 - u32::from(self.v4))
+    }
+
+    #[inline]
     pub(super) fn apply(&self, address: Address) -> Address {
         let address = self.client(address);
-        // No prefix is empty, so no shift equals the integer's width.
         match address.v4() {
-            Some(v4) => Address::from_v4(v4 & u32::MAX << (32 - u32::from(self.v4))),
+            Some(v4) => Address::from_v4(self.apply_v4(v4)),
             None => Address(address.0 & u128::MAX << (128 - u32::from(self.v6))),
         }
     }

@@ -5,7 +5,7 @@ mod forwarding;
 mod peer;
 mod proxies;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderName, header::FORWARDED};
@@ -252,24 +252,32 @@ impl ClientIp {
         self.forwarding.client(head.headers, &self.proxies, ip).map(Address::from)
     }
 
-    #[inline(always)]
     fn subject_at(&self, address: Address) -> Option<Subject> {
-        let kind = SubjectKind::Ip;
         // Mapped addresses are already IPv4 here, so an IPv6 network contains none.
         let network = self.masks.apply(address);
-        // The length is constant, so the key is built in registers.
         if let Some(v4) = network.v4() {
-            let [a, b, c, d] = v4.to_be_bytes();
-            let key = Key::new([Tag::Ipv4 as u8, a, b, c, d]);
-            return (!self.only_v6).then_some(Subject { kind, key });
+            return (!self.only_v6).then(|| in_v4(v4));
         }
         let bytes = usize::from(self.masks.v6().div_ceil(8));
-        Some(Subject { kind, key: plain(Tag::Ipv6, &network.octets()[..bytes]) })
+        let key = plain(Tag::Ipv6, &network.octets()[..bytes]);
+        Some(Subject { kind: SubjectKind::Ip, key })
     }
+}
+
+#[inline(always)]
+fn in_v4(network: u32) -> Subject {
+    // The length is constant, so the key is built in registers.
+    let [a, b, c, d] = network.to_be_bytes();
+    Subject { kind: SubjectKind::Ip, key: Key::new([Tag::Ipv4 as u8, a, b, c, d]) }
 }
 
 impl KeySource for ClientIp {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        // Most requests come directly from an IPv4 address.
+        let counts_peers = self.peer.is_none() && self.proxies.is_empty() && !self.only_v6;
+        if counts_peers && let Some(SocketAddr::V4(peer)) = peer::socket_address(head.extensions) {
+            return Ok(Some(in_v4(self.masks.apply_v4(peer.ip().to_bits()))));
+        }
         match self.find(head)? {
             Some(address) => Ok(self.subject_at(address)),
             None => Ok(None),

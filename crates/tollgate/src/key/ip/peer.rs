@@ -33,7 +33,7 @@ impl Peer {
 }
 
 #[inline(always)]
-fn socket_address(extensions: &Extensions) -> Option<SocketAddr> {
+pub(super) fn socket_address(extensions: &Extensions) -> Option<SocketAddr> {
     #[cfg(feature = "axum")]
     if let Some(ConnectInfo(address)) = extensions.get() {
         return Some(*address);

@@ -170,12 +170,12 @@ const OPEN: Drawn = Drawn {
     units: 1,
     key: Keyed::Global,
     is_flat: true,
-    on_exceeded: Mode::Reject,
+    mode: Mode::Reject,
     on_store_error: OnStoreError::Open,
     shed: None,
     settled: Settled::Never,
 };
-const WAITS: Drawn = Drawn { on_exceeded: Mode::Wait(Duration::from_secs(60)), ..OPEN };
+const WAITS: Drawn = Drawn { mode: Mode::Wait(Duration::from_secs(60)), ..OPEN };
 const PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..WAITS };
 const SHADOW_PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..OPEN };
 const OF_CLIENT: Drawn = Drawn { key: Keyed::Client, ..OPEN };

@@ -34,7 +34,7 @@ pub(super) struct Drawn {
     pub(super) key: Keyed,
     /// Each request costs 1, otherwise its own number of units.
     pub(super) is_flat: bool,
-    pub(super) on_exceeded: Mode,
+    pub(super) mode: Mode,
     pub(super) on_store_error: OnStoreError,
     pub(super) shed: Option<OnStoreError>,
     pub(super) settled: Settled,
@@ -86,7 +86,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
         Kind::Failures,
     ]);
     let key = prop::sample::select(vec![Keyed::Global, Keyed::Client, Keyed::Tenant]);
-    let on_exceeded = prop_oneof![
+    let mode = prop_oneof![
         2 => Just(Mode::Reject),
         3 => (1..60_u64).prop_map(|max| Mode::Wait(Duration::from_secs(max))),
         1 => Just(Mode::Annotate),
@@ -94,13 +94,13 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     let on_store_error = prop::sample::select(vec![Open, Closed, Local]);
     let shed = prop::sample::select(vec![None, None, Some(Open), Some(Closed), Some(Local)]);
     let settled = prop::sample::select(vec![Settled::Never, Settled::ByStatus, Settled::ByHeader]);
-    (kind, 1..4_u64, key, any::<bool>(), on_exceeded, on_store_error, shed, settled).prop_map(
-        |(kind, units, key, is_flat, on_exceeded, on_store_error, shed, settled)| Drawn {
+    (kind, 1..4_u64, key, any::<bool>(), mode, on_store_error, shed, settled).prop_map(
+        |(kind, units, key, is_flat, mode, on_store_error, shed, settled)| Drawn {
             kind,
             units,
             key,
             is_flat,
-            on_exceeded,
+            mode,
             on_store_error,
             shed,
             settled,
@@ -164,7 +164,7 @@ impl Drawn {
     }
 
     const fn waits(&self) -> bool {
-        matches!(self.on_exceeded, Mode::Wait(_)) && !self.is_penalty()
+        matches!(self.mode, Mode::Wait(_)) && !self.is_penalty()
     }
 
     pub(super) fn limit(&self, name: &str) -> Limit {
@@ -172,10 +172,10 @@ impl Drawn {
         let limit = match self.kind {
             Kind::Denials => return limit,
             Kind::Failures => return limit.count_only(|response| response.status == 401),
-            Kind::InFlight => return limit.mode(self.on_exceeded),
+            Kind::InFlight => return limit.mode(self.mode),
             Kind::Log | Kind::Bucket | Kind::Queue => limit.costs(self.costs()),
         };
-        let limit = limit.mode(self.on_exceeded);
+        let limit = limit.mode(self.mode);
         match self.settled {
             Settled::Never => limit,
             Settled::ByStatus => limit.count_only(|response| response.status == 401),

@@ -9,7 +9,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::Duration as Seconds;
 use http::HeaderName;
-use tollgate_config::plan::{Allowed, RateLimitsPlan, Unit};
+use tollgate_config::plan::{Allowed, RateLimitsPlan, ResponseHeaders, Unit};
 
 use super::charges::{Decided, Met, denials, limited};
 use super::metadata;
@@ -69,9 +69,11 @@ pub(super) fn of(
     let mut headers = Vec::new();
     if let Some((allowed, Decided { remaining, reset, wait, .. })) = shown {
         let wait = wait.filter(|_| overall == Code::OverLimit);
-        if let Some(names) = &plan.response_headers {
+        let ResponseHeaders { enabled, limit, remaining: left, reset: until } =
+            &plan.response_headers;
+        if *enabled {
             let values = [allowed.requests.into(), *remaining, *reset];
-            let named = names.iter().map(HeaderName::as_str).zip(values);
+            let named = [limit, left, until].map(HeaderName::as_str).into_iter().zip(values);
             headers.extend(named.chain(wait.map(|wait| ("retry-after", wait))).map(header));
         }
         if overall == Code::OverLimit {

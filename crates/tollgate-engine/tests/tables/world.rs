@@ -1,0 +1,408 @@
+//! Drives requests through the engine, with a store in memory and a clock moved by hand.
+
+use std::task::Waker;
+
+use tollgate_core::{
+    Cost, Fallback, Key, Micros, Outcome, Receipt, ReceiptId, Store, StoreError, StoreExt,
+    Timestamp, Verdict,
+};
+use tollgate_engine::{
+    AppliedLimit, Charges, Conclusion, Limits, OpenCharges, Question, Queue, Refunds, Rejection,
+    Request, Step, SubjectKind, actual_cost,
+};
+use tollgate_memory::{Clock as _, ManualClock, MemoryStore};
+
+use crate::primary::Primary;
+use crate::script::{Event, Rule, Sent, event, rules};
+
+/// What may differ without an effect on the outcomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    Plain,
+    /// Of several requests that can continue, the latest does first.
+    LatestFirst,
+    /// There are shadow limits as well.
+    WithShadows,
+    /// There is another limit as well, which allows everything.
+    TwoLimits,
+    /// Each limit occurs twice, with different names.
+    TwoOfAKind,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Plain, Self::LatestFirst, Self::WithShadows, Self::TwoLimits, Self::TwoOfAKind];
+
+    /// Returns the limits before and after the script's own.
+    fn others(self, own: &str) -> [Vec<Rule>; 2] {
+        let [before, after] = match self {
+            Self::Plain | Self::LatestFirst => ["", ""],
+            Self::WithShadows => [
+                "seen log 1/3600 global shadow, seen-by failures 1/60 shadow",
+                "seen-too queue 1/60^50 shadow closed",
+            ],
+            Self::TwoLimits => ["roomy log 900/60 global", ""],
+            Self::TwoOfAKind => {
+                let twins = own.split(", ").map(|rule| rule.replacen(' ', "-twin ", 1));
+                return [Vec::new(), twins.flat_map(|twin| rules(&twin)).collect()];
+            }
+        };
+        [rules(before), rules(after)]
+    }
+}
+
+/// A request on its way.
+struct Flight {
+    sent: Sent,
+    arrived: Timestamp,
+    stage: Stage,
+    /// What the script expects, once it is known.
+    outcome: usize,
+}
+
+enum Stage {
+    /// The store's reply is on its way to the request.
+    Asked(Request, Result<Verdict, StoreError>),
+    Asleep(Request, Timestamp),
+    /// Passed, and runs from the first to the second time.
+    Runs(Charges, [Timestamp; 2]),
+    Over,
+}
+
+pub(crate) struct World {
+    rules: Vec<Rule>,
+    /// The script's own limits, without those of the variant.
+    own: std::ops::Range<usize>,
+    limits: Limits,
+    queue: Queue,
+    start: Timestamp,
+    clock: ManualClock,
+    primary: Primary,
+    store: Fallback<Primary, MemoryStore<ManualClock>>,
+    takes_latest: bool,
+    holds: bool,
+    is_frozen: bool,
+    flights: Vec<Flight>,
+    outcomes: Vec<String>,
+    receipts: u128,
+    calls: usize,
+}
+
+impl World {
+    pub(crate) fn new(text: &str, variant: Variant) -> Self {
+        let ([before, after], own) = (variant.others(text), rules(text));
+        let own_range = before.len()..before.len() + own.len();
+        let rules: Vec<_> = before.into_iter().chain(own).chain(after).collect();
+        // A whole number of hours.
+        let start = Timestamp::from_micros(1_080_000_000_000_000);
+        let clock = ManualClock::at(start);
+        let memory = || MemoryStore::builder().clock(clock.clone()).shards(1).max_keys(64).build();
+        let primary = Primary::new(memory());
+        Self {
+            own: own_range,
+            limits: Limits::new(rules.iter().map(|rule| rule.limit.clone())),
+            rules,
+            queue: Queue::new(),
+            start,
+            store: primary.clone().or_local(memory()),
+            clock,
+            primary,
+            takes_latest: variant == Variant::LatestFirst,
+            holds: false,
+            is_frozen: false,
+            flights: Vec::new(),
+            outcomes: Vec::new(),
+            receipts: 0,
+            calls: 0,
+        }
+    }
+
+    /// Returns the outcome of each request and of each `?`, in their order in the script.
+    ///
+    /// A request that passes has the second at which it starts. All others have a word, the second
+    /// if they had to wait, and the seconds after which each limit that denies them may allow them.
+    pub(crate) fn play(mut self, script: &str) -> String {
+        for text in script.split_whitespace() {
+            self.take(event(text, &self.rules));
+        }
+        self.take(Event::Fail(false));
+        self.take(Event::Hold(false));
+        self.take(Event::Freeze(false));
+        while let Some(next) = self.next_event() {
+            self.pass_until(next);
+        }
+        let queue = format!("{:?}", self.queue);
+        assert!(queue.contains("waiting: 0, lanes: 0"), "{queue}");
+        self.outcomes.join(" ")
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::At(after) => self.pass_until(self.start + after),
+            Event::Send(sent) => self.send(sent),
+            Event::Leave(number) => self.leave(number),
+            Event::Peek(name) => self.peek(&name),
+            Event::Take(name, units) => {
+                for (number, rule) in self.rules.iter().enumerate() {
+                    let policy = &rule.limit.policy;
+                    if policy.name().trim_end_matches("-twin") == name {
+                        let key = self.key(number, "a");
+                        let taken = self.primary.charge(policy, &key, Cost::new(units));
+                        assert!(taken.into_inner().unwrap().is_admitted());
+                    }
+                }
+            }
+            Event::MaxRequests(most) => self.queue.set_max_requests(most),
+            Event::MaxBytes(most) => self.queue.set_max_bytes(most),
+            Event::Fail(fails) => self.primary.fail(fails),
+            Event::Hold(holds) => self.holds = holds,
+            Event::Freeze(is_frozen) => self.is_frozen = is_frozen,
+        }
+        self.proceed();
+    }
+
+    fn key(&self, number: usize, client: &str) -> Key {
+        if self.rules[number].is_global { Key::GLOBAL } else { Key::from(client) }
+    }
+
+    fn peek(&mut self, name: &str) {
+        if name == "calls" {
+            return self.outcomes.push(format!("calls={}", self.calls));
+        }
+        let is_meant = |number: &usize| self.rules[*number].limit.policy.name() == name;
+        let number = self.own.clone().find(is_meant).unwrap();
+        let (policy, key) = (&self.rules[number].limit.policy, self.key(number, "a"));
+        let peeked = self.store.peek(policy, &key).now().ok().unwrap().unwrap();
+        self.outcomes.push(format!("{name}={}", peeked.decisions()[0].remaining));
+    }
+
+    fn send(&mut self, sent: Sent) {
+        let mut charges = Charges::default();
+        for (number, rule) in self.rules.iter().enumerate() {
+            if rule.when.is_none_or(|tag| sent.tags.contains(tag)) {
+                let cost = Cost::new(if rule.is_flat { 1 } else { sent.cost });
+                let (kind, key) = (SubjectKind::Other, self.key(number, &sent.client));
+                let number = u8::try_from(number).unwrap();
+                charges.push(AppliedLimit::new(number, kind, key, cost), &self.limits);
+            }
+        }
+        // A request without a body counts as this many bytes.
+        let arrival = self.limits.may_wait().then(|| self.queue.arrive(1_000));
+        let patience = sent.patience.unwrap_or(Micros::MAX);
+        let (request, step) = Request::within(&self.limits, charges, arrival, patience);
+        let number = self.flights.len();
+        let (arrived, outcome) = (self.clock.now(), self.outcomes.len());
+        self.outcomes.push("waits".to_owned());
+        self.flights.push(Flight { sent, arrived, stage: Stage::Over, outcome });
+        self.advance(number, request, step);
+    }
+
+    /// Does what each step requires, until the request has to wait.
+    fn advance(&mut self, number: usize, mut request: Request, mut step: Step) {
+        self.flights[number].stage = loop {
+            match step {
+                Step::Ask(question) => {
+                    let reply = self.ask(question, request.charges());
+                    if self.holds {
+                        break Stage::Asked(request, reply);
+                    }
+                    step = request.on_reply(&self.limits, reply, self.clock.now());
+                }
+                Step::Sleep(until) => break Stage::Asleep(request, until),
+                Step::Done(conclusion) => {
+                    break self.conclude(number, request.take_charges(), &conclusion);
+                }
+            }
+        };
+    }
+
+    fn ask(&mut self, question: Question, charges: &Charges) -> Result<Verdict, StoreError> {
+        self.calls += 1;
+        let charges = question.charges(&self.limits, charges);
+        self.store.decide(&charges).now().ok().unwrap()
+    }
+
+    fn conclude(&mut self, number: usize, charges: Charges, conclusion: &Conclusion) -> Stage {
+        let now = self.clock.now();
+        let Flight { sent, arrived, outcome, .. } = &self.flights[number];
+        let at = |time: Timestamp| time.since(self.start);
+        let waited = if now == *arrived { String::new() } else { format!("@{}", text(at(now))) };
+        let mut own = charges.iter().filter(|it| self.own.contains(&usize::from(it.limit)));
+        let is_open = own.all(|it| it.decision.outcome == Outcome::Undecided);
+        let delay = match conclusion {
+            Conclusion::Pass(delay) => *delay,
+            Conclusion::FailOpen(_) => Micros::ZERO,
+            Conclusion::Reject(rejection) => {
+                let denied = self.denied(&charges);
+                let word = match rejection {
+                    Rejection::Denied => "deny",
+                    Rejection::TooLate => "late",
+                    Rejection::QueueFull => "full",
+                    Rejection::Undecided(_) => "closed",
+                };
+                self.outcomes[*outcome] = match denied {
+                    Some(denied) => format!("{word}{waited}{denied}"),
+                    None => format!("never{waited}"),
+                };
+                return Stage::Over;
+            }
+        };
+        let start = now + delay;
+        let end = start + sent.runs;
+        self.outcomes[*outcome] = if is_open { format!("open{waited}") } else { text(at(start)) };
+        Stage::Runs(charges, [start, end])
+    }
+
+    /// The script's own limits that deny a request, and when each may allow it, or `None` if one
+    /// never does.
+    fn denied(&self, charges: &Charges) -> Option<String> {
+        let mut denied = Vec::new();
+        for applied in charges.iter().filter(|it| self.own.contains(&usize::from(it.limit))) {
+            let limit = self.limits.of(applied);
+            let name = if self.own.len() == 1 { "" } else { limit.policy.name() };
+            match applied.decision.outcome {
+                _ if !limit.mode.enforces() => {}
+                Outcome::Deny { retry_after } => {
+                    denied.push(format!("{name}+{}", text(retry_after)))
+                }
+                Outcome::ExceedsCapacity => return None,
+                _ => {}
+            }
+        }
+        let denied = denied.join(",");
+        Some(if denied.is_empty() { denied } else { format!("({denied})") })
+    }
+
+    /// The caller of a request leaves.
+    fn leave(&mut self, number: usize) {
+        let flight = &mut self.flights[number];
+        let (charges, refunds) = match std::mem::replace(&mut flight.stage, Stage::Over) {
+            Stage::Asked(mut request, reply) => {
+                // The layer's choice: units of the first question count, because clients could
+                // otherwise send requests for free.
+                let refunds = request.refunds(Refunds::Permits);
+                let mut charges = request.take_charges();
+                let verdict = reply.ok().filter(Verdict::is_admitted);
+                verdict.iter().for_each(|verdict| charges.fill_in(verdict));
+                (charges, if verdict.is_some() { refunds } else { Refunds::None })
+            }
+            Stage::Asleep(mut request, _) => (request.take_charges(), Refunds::None),
+            Stage::Runs(charges, [start, _]) => {
+                let is_delayed = self.clock.now() < start;
+                (charges, if is_delayed { Refunds::All } else { Refunds::Permits })
+            }
+            Stage::Over => return,
+        };
+        let outcome = flight.outcome;
+        self.outcomes[outcome] = "gone".to_owned();
+        self.refund(refunds, &charges);
+    }
+
+    fn refund(&mut self, refunds: Refunds, charges: &Charges) {
+        let next_id = next_id(&mut self.receipts);
+        let receipts: Vec<_> = refunds.of(&self.limits, charges, next_id).collect();
+        for receipt in receipts {
+            self.settle(&receipt, Cost::ZERO);
+        }
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) {
+        let settled = self.store.settle(receipt, actual).now();
+        assert!(settled.is_ok_and(|settled| settled.is_ok()));
+    }
+
+    /// A request has run: its permits return, and its outcome corrects its charges.
+    fn finish(&mut self, number: usize, charges: &Charges) {
+        let receipts: Vec<_> =
+            charges.receipts(&self.limits, next_id(&mut self.receipts)).collect();
+        for permit in receipts.iter().filter(|receipt| receipt.policy.is_concurrency()) {
+            self.settle(permit, Cost::ZERO);
+        }
+        let Some(mut open) = OpenCharges::new(&self.limits, receipts) else { return };
+        let Sent { counts, stated, .. } = self.flights[number].sent;
+        let age = self.clock.now().since(charges.decided_at());
+        let mut settled = Vec::new();
+        for applied in charges.iter() {
+            let limit = self.limits.of(applied);
+            let counts = limit.corrects.counts.then_some(counts);
+            let stated = limit.corrects.reserve.and(stated).map(Cost::new);
+            let actual = |cost| actual_cost(&limit.policy, cost, counts, stated);
+            settled.extend(open.settle(age, |charge| {
+                let is_meant = charge.is_of(limit.policy.name());
+                is_meant.then(|| actual(charge.receipt().charged.cost)).flatten()
+            }));
+        }
+        for (receipt, actual) in settled {
+            self.settle(&receipt, actual);
+            let again =
+                open.settle(age, |it| it.is_of(receipt.policy.name()).then_some(Cost::ZERO));
+            assert!(again.is_empty(), "the first settlement counts");
+        }
+    }
+
+    /// Does everything that takes no time.
+    fn proceed(&mut self) {
+        for repeats in 0.. {
+            let Some(number) = self.next_ready() else { return };
+            assert!(repeats < 1_000, "request {number} never sleeps");
+            match std::mem::replace(&mut self.flights[number].stage, Stage::Over) {
+                Stage::Asked(mut request, reply) => {
+                    let step = request.on_reply(&self.limits, reply, self.clock.now());
+                    self.advance(number, request, step);
+                }
+                Stage::Asleep(mut request, _) => {
+                    let step = request.on_wake(self.clock.now());
+                    self.advance(number, request, step);
+                }
+                Stage::Runs(charges, _) => self.finish(number, &charges),
+                Stage::Over => unreachable!(),
+            }
+        }
+    }
+
+    fn next_ready(&self) -> Option<usize> {
+        let now = self.clock.now();
+        let is_ready = |number: &usize| match &self.flights[*number].stage {
+            Stage::Asked(..) => !self.holds,
+            Stage::Asleep(request, until) => {
+                !self.is_frozen && (*until <= now || request.is_woken(Waker::noop()))
+            }
+            Stage::Runs(_, [_, end]) => *end <= now,
+            Stage::Over => false,
+        };
+        let mut numbers = 0..self.flights.len();
+        if self.takes_latest { numbers.rfind(is_ready) } else { numbers.find(is_ready) }
+    }
+
+    fn next_event(&self) -> Option<Timestamp> {
+        let events = self.flights.iter().filter_map(|flight| match &flight.stage {
+            Stage::Asleep(_, until) if !self.is_frozen => Some(*until),
+            Stage::Runs(_, [_, end]) => Some(*end),
+            _ => None,
+        });
+        events.min()
+    }
+
+    pub(crate) fn pass_until(&mut self, time: Timestamp) {
+        while let Some(next) = self.next_event().filter(|next| *next <= time) {
+            self.clock.set(next.max(self.clock.now()));
+            self.proceed();
+        }
+        self.clock.set(time);
+        self.proceed();
+    }
+}
+
+fn next_id(receipts: &mut u128) -> impl FnMut() -> ReceiptId {
+    move || {
+        *receipts += 1;
+        ReceiptId(*receipts)
+    }
+}
+
+/// Seconds, without trailing zeros.
+fn text(time: Micros) -> String {
+    let (whole, part) = (time.get() / 1_000_000, time.get() % 1_000_000);
+    let text = format!("{whole}.{part:06}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}

@@ -10,8 +10,9 @@ use super::ledger::{Charges, Ledger, Slot};
 use super::play::{Event, Play, What};
 use super::shrink::hold;
 
-/// A quota version's own charges satisfy its definition at every instant, also if other versions are
-/// used side by side. So all versions together never admit more than the sum of their own quotas.
+/// A quota version's own charges satisfy its definition at every instant, also if other versions
+/// are used side by side. So all versions together never admit more than the sum of their own
+/// quotas.
 pub fn versions_admit_no_more_than_alone<S: Subject>(make: impl Fn() -> S) {
     hold("versions_admit_no_more_than_alone", make, Mix::default(), never_more);
 }

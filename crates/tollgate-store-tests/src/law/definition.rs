@@ -1,4 +1,4 @@
-//! The algorithms by definition: how many units count, given all charges of a key.
+//! The algorithms by definition: how many units count, given all of a key's charges.
 //!
 //! These functions look at every charge each time, and have no state. They share no code with the
 //! core, and none with [`reference`](crate::reference), which calls the core's functions.
@@ -65,8 +65,8 @@ fn grid(policy: &Policy, resolution: Resolution) -> u64 {
     if is_exact { 1 } else { policy.window().get().div_ceil(1_000) }
 }
 
-/// The level of a bucket at `now`, of which `limit` units drain per window. A unit weighs one
-/// window, so levels are integers.
+/// Returns a bucket's level at `now`, if `limit` units drain per window. A unit weighs a window, so
+/// levels are integers.
 fn level(policy: &Policy, charges: &[Units], now: u64) -> u128 {
     let (mut level, mut at) = (0_u128, 0);
     for charge in charges.iter().chain([&Units { at: now, units: 0 }]) {
@@ -79,8 +79,8 @@ fn level(policy: &Policy, charges: &[Units], now: u64) -> u128 {
     level
 }
 
-/// The units missing from a bucket that is refilled at the end of each interval. The first interval
-/// starts with the first charge to a full bucket.
+/// Returns the units missing from a bucket that is refilled at each interval's end. The first
+/// interval starts with the first charge to a full bucket.
 fn interval(policy: &Policy, charges: &[Units], now: u64) -> u64 {
     let (limit, window) = (policy.quota().limit(), policy.window().get());
     let (mut missing, mut start) = (0_u64, 0);
@@ -97,14 +97,14 @@ fn interval(policy: &Policy, charges: &[Units], now: u64) -> u64 {
     missing
 }
 
-/// The least number of units that a greedy bucket refunds from the charge at `place` of its flow, if
-/// `surplus` units of it were not needed.
+/// Returns the least that a greedy bucket refunds from the charge at `place` of its flow, if the
+/// request did not need `surplus` of its units.
 ///
-/// Units that the bucket has refilled since the charge are not returned again. If all of them
-/// belong to this charge, these are `surplus` minus the refilled units. But the bucket may also have
-/// refilled earlier charges' units first, so it returns the rest of its level just after the charge,
-/// if that is more. Later refunds of other charges are subtracted from this rest. So is the refill
-/// of a microsecond, because a receipt contains the level as a time.
+/// The bucket does not refund units that it has already refilled. If all refilled units belong to
+/// this charge, `surplus` minus these units remain. But the bucket may have refilled earlier charges
+/// first. So if its level just after the charge, minus the refill and other refunds since then, is
+/// larger, it refunds this many units. The refill of a microsecond is lost, because a receipt
+/// contains the level as a time.
 pub(super) fn refund(policy: &Policy, flow: &[Units], place: usize, surplus: u64, now: u64) -> u64 {
     let window = u128::from(policy.window().get());
     let charge = flow[place];
@@ -131,8 +131,9 @@ pub(super) fn delay(policy: &Policy, charges: &[Units], now: u64) -> u64 {
 }
 
 /// Whether the last of these charges, made at `now`, was within the policy. A bucket that is
-/// refilled in intervals is judged by its promise instead of its level, because refunded or foreign charges also start
-/// intervals: in any span, it grants its capacity and `limit` units per interval that ends.
+/// refilled in intervals is judged by its promise instead of its level, because refunded or foreign
+/// charges also start intervals: in any span, it grants its capacity and `limit` units per interval
+/// that ends.
 pub(super) fn fits(policy: &Policy, charges: &[Units], now: u64, more: u64) -> bool {
     let Some(last) = charges.last() else { return true };
     let capacity = policy.capacity() + more;

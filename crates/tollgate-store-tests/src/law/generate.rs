@@ -9,20 +9,20 @@ use tollgate_core::{Algorithm, Kind, LeakyMode, Micros, Policy, Quota, Refill};
 use super::history::{Action, Asked, History, KEY_COUNT, Step};
 use crate::checks::MODES;
 
-/// What a law's histories contain. By default everything, because each feature has to be correct
-/// together with every other feature.
+/// Which features a law's histories contain: by default all, because most mistakes are made where
+/// two features meet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mix {
     pub(super) versions: Versions,
-    /// The clock steps back. A key that has expired may then grant up to one quota again, so laws
-    /// about equal answers leave this out.
+    /// The clock steps back. An expired key may then grant up to a quota again, so laws that
+    /// compare answers disable this.
     pub(super) clock_steps: bool,
-    /// Keys are reset. Never together with clock steps, because then a receipt from before the reset
-    /// may refund newer charges, see [`Store`](tollgate_core::Store#clock).
+    /// Keys are reset, but not in histories with clock steps, in which an older receipt may refund
+    /// newer charges, see [`Store`](tollgate_core::Store#clock).
     pub(super) resets: bool,
     /// Charges are settled to more than their cost.
     pub(super) debts: bool,
-    /// Denials and failures are struck by penalties.
+    /// Penalties count denials and failures.
     pub(super) penalties: bool,
     /// The store fails now and then.
     pub(super) outages: bool,
@@ -45,10 +45,10 @@ impl Default for Mix {
 pub(super) enum Versions {
     /// One per quota.
     One,
-    /// Two per quota, of which the first admits at least as much as the second.
+    /// Two per quota. The first admits at least as much as the second.
     Pair,
-    /// Up to three per quota, with any numbers and algorithms. A store keeps the states of four
-    /// versions, so it drops none of them.
+    /// Up to three per quota, with any numbers and algorithms. Stores remember four versions, so
+    /// they drop none of these.
     Any,
     /// Up to three concurrency limits per quota.
     Permits,
@@ -94,7 +94,7 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn step(&mut self, id: usize) -> Step {
         let after = self.gap();
-        // Sometimes a version is in force for a while, and sometimes several are side by side.
+        // A version remains in force for a few steps, like between two reloads.
         if self.rng.u8(..5) == 0 {
             self.current = self.choose_versions();
         }
@@ -113,9 +113,9 @@ impl Writer<'_> {
         Step { id, after, action }
     }
 
-    /// Two requests reserve units, and the first is refunded. The bucket drains, a third request
-    /// takes some units, and only then the second is settled. Random
-    /// steps are rarely in this order, in which a refund could return units of the third request.
+    /// Two requests reserve units, and one of them settles. After the bucket has drained, a third
+    /// request takes units, and only then the other request settles. Its refund must not return the
+    /// third request's units. Random steps rarely have this order.
     fn late_refund(&mut self, steps: &mut Vec<Step>) {
         let (policy, key) = (self.policy(), self.rng.usize(..KEY_COUNT));
         let (capacity, quota) = (self.policies[policy].capacity(), self.policies[policy].quota());
@@ -150,7 +150,7 @@ impl Writer<'_> {
         chosen
     }
 
-    /// A version that is in force, or now and then any version.
+    /// Returns a version that is in force, or now and then any version.
     fn policy(&mut self) -> usize {
         match self.rng.u8(..10) {
             0..3 => self.rng.usize(..self.policies.len()),
@@ -202,7 +202,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Often no time, sometimes a part of a window, exactly a window, or several.
+    /// Returns the time until the next step: often zero, a part of a window, or about a window.
     fn gap(&mut self) -> i64 {
         let window = self.policies[self.rng.usize(..self.policies.len())].window().get();
         if self.mix.clock_steps && self.rng.u8(..8) == 0 {
@@ -264,8 +264,8 @@ fn policy(rng: &mut Rng, name: &str, algorithm: Algorithm) -> Policy {
     Policy::new(name, quota, algorithm).expect("small numbers build")
 }
 
-/// A version of `larger` that admits no more than it, at no instant. A counter's windows have to
-/// nest: otherwise units that have expired in one window may still be in the other.
+/// Returns a version of `larger` that never admits more. A counter's windows have to nest.
+/// Otherwise units that expire in one window might still count in the other.
 fn smaller(rng: &mut Rng, larger: &Policy) -> Policy {
     let Kind::Limit(algorithm) = larger.kind() else { return larger.clone() };
     let window = larger.window().get();

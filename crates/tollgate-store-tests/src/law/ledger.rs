@@ -1,4 +1,4 @@
-//! Everything that was charged, with what was refunded later.
+//! Records all charges and refunds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::definition::{self, Units};
 use super::history::History;
 use super::play::{Event, Made, What};
 
-/// A quota of a key: the policy's name, the key, and whether a fallback's local store has it.
+/// A policy's name, a key, and whether a fallback's local store has them.
 pub(super) type Slot = (String, usize, bool);
 
 /// All charges of all keys.
@@ -32,9 +32,9 @@ pub(super) struct Charges {
     gross: u64,
     /// The last instant at which the store has changed the key.
     changed: u64,
-    /// When a version's charges were over, at the latest.
+    /// The last instant at which all of a version's charges had expired.
     over: BTreeMap<usize, u64>,
-    /// Charges that were over, if the clock has stepped back since.
+    /// The charges that had expired then.
     forgotten: BTreeSet<ReceiptId>,
     /// Quotas that a version may have granted again, because the clock stepped back.
     again: BTreeMap<usize, u64>,
@@ -47,13 +47,13 @@ struct Entry {
     policy: usize,
     id: ReceiptId,
     at: u64,
-    /// How long a permit lasts, for a concurrency limit.
+    /// A permit's time to live.
     life: u64,
     is_permit: bool,
     is_debt: bool,
     /// Whether the units were spent from a lease's block, so the store has not seen this instant.
     is_leased: bool,
-    /// The units without those that were refunded.
+    /// The units that were not refunded.
     units: u64,
     /// The charge's place in [`Charges::flow`].
     place: usize,
@@ -68,7 +68,7 @@ impl<'a> Ledger<'a> {
         (self.history.policies[policy].name().to_owned(), key, source == Source::Local)
     }
 
-    /// The policy under which a slot's store decides.
+    /// Returns the policy with which the slot's store decides: a share of it in a local store.
     pub(super) fn policy(&self, index: usize, slot: &Slot) -> Policy {
         let policy = &self.history.policies[index];
         if slot.2 { policy.share(1, 2).expect("a share") } else { policy.clone() }
@@ -156,7 +156,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// A renewed permit lasts from now on, under its own receipt's policy.
+    /// Restarts a permit's time to live.
     fn renew(&mut self, made: &Made, renewed: &Receipt, at: u64) {
         let id = made.receipt.id;
         let charges = self.of(made, at);
@@ -174,8 +174,8 @@ impl<'a> Ledger<'a> {
         self.charge(&made, units, at, false);
     }
 
-    /// Forgets the charges that are over, because a store may forget them too. This makes a
-    /// difference only if the clock steps back.
+    /// Forgets expired charges, because a store may forget them too. This only makes a difference
+    /// if the clock steps back.
     pub(super) fn forget(&mut self, now: u64) {
         for (slot, charges) in &mut self.slots {
             for policy in self.history.versions(&slot.0) {
@@ -196,18 +196,18 @@ impl<'a> Ledger<'a> {
 }
 
 impl Charges {
-    /// The place of a charge in the flow, if the key was not reset since.
+    /// Returns a charge's place in the flow, if the key was not reset since.
     pub(super) fn place(&self, id: ReceiptId) -> Option<usize> {
         self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.place)
     }
 
-    /// What was charged under one version, without refunded units. With other versions beside it, a
-    /// debt does not count: its version may have no state, and then it counts under another one.
+    /// Returns the charges under a version, without refunded units. If the key has several
+    /// versions, this excludes debts, because the store may charge a debt under another version.
     pub(super) fn own(&self, policy: usize) -> Vec<Units> {
         self.entries_of(policy, self.used.len() == 1)
     }
 
-    /// The same without debts.
+    /// Returns the same charges without debts.
     pub(super) fn admitted(&self, policy: usize) -> Vec<Units> {
         self.entries_of(policy, false)
     }
@@ -217,18 +217,18 @@ impl Charges {
         in_order(self.entries.iter().filter(counts))
     }
 
-    /// What was charged under all versions, without refunded units.
+    /// Returns the charges under all versions, without refunded units.
     pub(super) fn all(&self) -> Vec<Units> {
         in_order(self.entries.iter())
     }
 
-    /// Charges and refunds, at the instants at which the store made them. In order, unless the clock
-    /// has stepped back.
+    /// Returns charges and refunds at the instants at which the store made them. They are in order,
+    /// unless the clock has stepped back.
     pub(super) fn flow(&self) -> Vec<Units> {
         self.flow.clone()
     }
 
-    /// The flow with refunds rounded up, because a bucket reports only whole units.
+    /// Returns the flow with refunds rounded up, because a bucket reports only whole units.
     pub(super) fn flow_with_whole_refunds(&self) -> Vec<Units> {
         let round = |(place, it): (usize, &Units)| {
             let units = it.units - i64::from(self.refunds.contains(&place));
@@ -242,19 +242,19 @@ impl Charges {
         self.gross
     }
 
-    /// The last instant that the store has seen for this key. It may have forgotten the key since.
+    /// Returns the last instant that the store has seen for this key, which it may have forgotten.
     pub(super) fn seen(&self, now: u64) -> u64 {
         self.changed.max(now)
     }
 
-    /// The units in flight: each permit lasts as long as the policy that charged it says.
+    /// Returns the units in flight. A permit expires after its own policy's time to live.
     pub(super) fn in_flight(&self, now: u64) -> u64 {
         let seen = self.entries.iter().map(|entry| entry.at).fold(now, u64::max);
         let lasts = |entry: &&Entry| entry.is_permit && entry.at + entry.life > seen;
         self.entries.iter().filter(lasts).map(|entry| entry.units).sum()
     }
 
-    /// The units that may be granted again, because the clock stepped back after a key expired.
+    /// Returns how many units may be granted again after the clock has stepped back.
     pub(super) fn again(&self, policy: usize) -> u64 {
         self.again.get(&policy).copied().unwrap_or_default()
     }

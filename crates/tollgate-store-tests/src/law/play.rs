@@ -1,4 +1,4 @@
-//! Plays a history on a subject, step by step.
+//! Plays a history on a store, step by step.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tollgate_core::{
 use super::Subject;
 use super::history::{Action, Asked, History, START, Step, key};
 
-/// A subject, its time, and its receipts.
+/// The store under test, its time, and the receipts so far.
 #[derive(Debug)]
 pub(super) struct Play<'a, S> {
     pub(super) subject: S,
@@ -19,7 +19,7 @@ pub(super) struct Play<'a, S> {
     receipts: BTreeMap<(usize, usize), Made>,
 }
 
-/// A charge that was made.
+/// A charge that the store made.
 #[derive(Clone, Debug)]
 pub(super) struct Made {
     pub(super) policy: usize,
@@ -27,7 +27,7 @@ pub(super) struct Made {
     pub(super) receipt: Receipt,
 }
 
-/// Something that happened.
+/// A step's result.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) at: u64,
@@ -55,7 +55,7 @@ pub(super) enum What {
         policy: usize,
         key: usize,
     },
-    /// A client would have been allowed before the time that it was told.
+    /// A client would have been allowed a microsecond before the end of its wait.
     Early {
         charge: Asked,
     },
@@ -75,8 +75,7 @@ impl<'a, S: Subject> Play<'a, S> {
         self.now = self.now.saturating_add_signed(step.after);
     }
 
-    /// Takes a step at its instant, and returns its events. There are none if the step refers to a
-    /// charge that was not made.
+    /// Takes a step and returns its events: none if it refers to a charge that was not made.
     pub(super) fn take(&mut self, step: &Step) -> Vec<Event> {
         match &step.action {
             Action::Ask(asked) => Vec::from_iter(self.ask(step.id, asked, false)),
@@ -84,7 +83,8 @@ impl<'a, S: Subject> Play<'a, S> {
             Action::Settle { of, nth, actual } => Vec::from_iter(self.settle((*of, *nth), *actual)),
             Action::Renew { of, nth } => Vec::from_iter(self.renew((*of, *nth))),
             Action::Reset { policy, key: index } => {
-                // Charges in the same microsecond as a reset cannot be told apart from charges before it.
+                // A store cannot tell apart charges before and after a reset in the same
+                // microsecond.
                 self.now += 1;
                 let now = self.time();
                 let policies = &self.history.policies;
@@ -141,8 +141,8 @@ impl<'a, S: Subject> Play<'a, S> {
         Some(self.event(What::Decided { asked: asked.to_vec(), verdict, made, has_obeyed }))
     }
 
-    /// Sends a request, waits for its `retry_after`, and repeats it. Other requests only look at the
-    /// key meanwhile.
+    /// Sends a request, waits for its `retry_after`, and repeats it. Looks at the key during this
+    /// time must make no difference.
     fn obey(&mut self, step: usize, asked: &[Asked]) -> Vec<Event> {
         let Some(first) = self.ask(step, asked, false) else { return Vec::new() };
         let What::Decided { verdict, .. } = &first.what else { return vec![first] };
@@ -193,7 +193,7 @@ impl<'a, S: Subject> Play<'a, S> {
         Some(self.event(What::Renewed { made, renewed }))
     }
 
-    /// The charge that a step settles or renews, if it was made.
+    /// Returns the charge that a step settles or renews, if the store made it.
     pub(super) fn referred(&self, action: &Action) -> Option<&Made> {
         match action {
             Action::Settle { of, nth, .. } | Action::Renew { of, nth } => {
@@ -224,15 +224,15 @@ fn charges<'a>(policies: &'a [Policy], asked: &[Asked], keys: &'a [Key]) -> Vec<
     asked.iter().zip(keys).map(charge).collect()
 }
 
-/// Whether a request makes this charge if it is admitted and the charge's policy allows it.
+/// Whether an admitted request makes this charge, if the charge's policy allows it.
 fn is_made(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
-    // A shadow charge takes no units from a quota that an enforced charge also uses.
+    // Beside an enforced charge to the same quota, a shadow charge takes no units.
     let mut others = charges.iter().filter(|other| other.enforce);
     !charge.dry && (charge.enforce || !others.any(|other| other.shares_quota_with(charge)))
 }
 
-/// Returns a denied client's wait in microseconds: the longest `retry_after`. `None` if the request
-/// was allowed, or can never be.
+/// Returns a denied client's wait in microseconds, the longest `retry_after`. `None` if the request
+/// was admitted, or can never be admitted.
 pub(super) fn told_wait(asked: &[Asked], verdict: &Verdict) -> Option<u64> {
     if verdict.is_admitted() {
         return None;

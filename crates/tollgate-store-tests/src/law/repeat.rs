@@ -1,4 +1,5 @@
-//! Laws about steps that make no difference: a history is played with these steps and without.
+//! Laws about steps that change no other answer: each history is played with and without these
+//! steps.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use super::play::{Play, What};
 use super::shrink::{hold, without};
 use crate::checks::MODES;
 
-/// A store may forget expired keys at any time, which can make a difference if the clock steps back.
-/// So these laws have no clock steps.
+/// Everything except clock steps. A store may forget expired keys at any time, and if the clock
+/// then steps back, the answers can differ.
 const MIX: Mix = Mix {
     versions: Versions::Any,
     clock_steps: false,
@@ -26,18 +27,18 @@ const MIX: Mix = Mix {
     outages: true,
 };
 
-/// Denied requests, requests for nothing and dry charges change no later answer. The exception is a
-/// denial that adds a strike to a penalty, which is part of its definition.
+/// Denied requests, requests without cost and dry charges change no later answer. Only a denial
+/// that adds a strike to a penalty may, because penalties count denials.
 pub fn denials_change_nothing<S: Subject>(make: impl Fn() -> S) {
     hold("denials_change_nothing", make, MIX, denials);
 }
 
-/// Shadow charges under other names change no other answer: neither decisions nor waits, delays or
-/// numbers. They may be anywhere in a request, under any algorithm and failure
-/// policy, and settled to more or less.
+/// Shadow charges under other policy names change no other answer: no decision, wait, delay or
+/// number. A request may contain them anywhere, with any algorithm and failure policy, and they may
+/// be settled to more or less.
 ///
-/// A store that bounds its memory also needs room for the keys of shadow charges. So when it is
-/// full, shadow charges make other keys share an entry earlier.
+/// This does not hold for a full store, where the shadow charges' keys take up memory too, so other
+/// keys have to share an overflow entry earlier.
 pub fn shadow_changes_nothing<S: Subject>(make: impl Fn() -> S) {
     hold("shadow_changes_nothing", make, MIX, shadow);
 }
@@ -45,13 +46,13 @@ pub fn shadow_changes_nothing<S: Subject>(make: impl Fn() -> S) {
 /// A store's answer to a caller.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
-    /// By the number of the charge.
+    /// Whether the request was admitted, and the decisions by charge number.
     Decided(bool, BTreeMap<usize, Decision>),
     Settled(Settlement),
     Renewed(Option<Timestamp>),
 }
 
-/// All answers, by the number of the step.
+/// All answers, each with its step's number.
 type Answers = Vec<(usize, Answer)>;
 
 fn answers<S: Subject>(play: &mut Play<'_, S>, step: &Step) -> Answers {
@@ -75,8 +76,8 @@ fn answers<S: Subject>(play: &mut Play<'_, S>, step: &Step) -> Answers {
     answers
 }
 
-/// Returns the decision without details that may differ. A receipt's count of earlier refunds depends on whether the store
-/// has forgotten an unused key.
+/// Returns a decision without its count of earlier refunds, which depends on whether the store has
+/// forgotten an unused key.
 fn told(decision: &Decision) -> Decision {
     let mut told = *decision;
     if let Outcome::Allow { refunded, .. } = &mut told.outcome {
@@ -87,7 +88,7 @@ fn told(decision: &Decision) -> Decision {
 
 fn compare(full: &Answers, bare: &Answers, what: &str) -> Result<(), String> {
     for (step, answer) in bare {
-        // The same step has the same answers in the same order, apart from additional charges.
+        // A step has the same answers in the same order, apart from the additional charges.
         let mut same = full.iter().filter(|(other, _)| other == step);
         let is_same = same.any(|(_, other)| match (other, answer) {
             (Answer::Decided(other, more), Answer::Decided(admitted, decisions)) => {
@@ -107,7 +108,7 @@ fn compare(full: &Answers, bare: &Answers, what: &str) -> Result<(), String> {
 fn denials<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(), String> {
     let mut full = history.clone();
     for step in &mut full.steps {
-        // How long an obedient client waits would depend on its denial.
+        // The time that an obedient client waits would depend on its denial.
         if let Action::Obey(asked) = &step.action {
             step.action = Action::Ask(asked.clone());
         }
@@ -128,7 +129,8 @@ fn denials<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(), St
         }
         let all = asked.clone();
         asked.retain(|charge| {
-            // A charge with cost 0 is enforced, and then a shadow charge to its quota takes no units.
+            // Beside an enforced charge, even without cost, a shadow charge to the same quota takes
+            // no units. So a charge without cost is only removed if it is alone.
             let is_alone = all.iter().filter(|other| other.policy == charge.policy).count() == 1;
             !charge.dry && (charge.cost > 0 || !is_alone)
         });
@@ -157,11 +159,11 @@ fn shadow<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(), Str
     compare(&full, &bare, "shadow charges")
 }
 
-/// Charges and steps with greater numbers are shadows.
+/// Charges and steps from this number on are shadows.
 const FIRST_SHADOW: usize = 1_000;
 
-/// Adds shadow charges to requests, and requests that only have shadow charges. They are chosen by
-/// step numbers, so a shortened history has the same shadows.
+/// Adds shadow charges to requests, and requests with only a shadow charge. The step's number
+/// decides which, so a shortened history keeps its shadow charges.
 fn with_shadows(history: &History) -> History {
     let mut with = history.clone();
     with.policies.extend(shadow_policies());

@@ -1,4 +1,4 @@
-//! Short histories with exact answers, each of which was wrong at some time.
+//! Short histories with exact answers. Each was once answered wrong, or found a seeded bug.
 //!
 //! Times are in seconds since the start of the scene, at which a window of every length starts.
 
@@ -16,7 +16,7 @@ const LOG: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exa
 const BUCKET: Algorithm = Algorithm::TokenBucket { refill: Refill::Greedy };
 const INTERVAL: Algorithm = Algorithm::TokenBucket { refill: Refill::Interval };
 
-/// A subject with a single key, and its time.
+/// The store under test, its time, and a single key.
 struct Scene<S> {
     subject: S,
     now: u64,
@@ -36,7 +36,7 @@ impl<S: Subject> Scene<S> {
         Timestamp::from_micros(self.now)
     }
 
-    /// Charges the key. Returns the decision, and the receipt of an admitted charge.
+    /// Charges the key. Returns the decision, and the receipt if the charge was admitted.
     fn ask(&mut self, policy: &Policy, cost: u64) -> (Decision, Option<Receipt>) {
         let charges = [Charge::new(policy, &Key::GLOBAL, Cost::new(cost))];
         let now = self.time();
@@ -57,8 +57,8 @@ impl<S: Subject> Scene<S> {
         self.subject.settle(receipt, Cost::new(actual), now).expect("no outage");
     }
 
-    /// Requests one unit until it is allowed, and waits for each `retry_after`. Returns the waits in
-    /// seconds.
+    /// Requests one unit until it is allowed, and waits for each `retry_after`. Returns the waits
+    /// in seconds.
     fn obey(&mut self, policy: &Policy) -> Vec<f64> {
         let mut waits = Vec::new();
         while let Some(wait) = self.ask(policy, 1).0.retry_after() {
@@ -82,8 +82,8 @@ fn of(quota: Quota, algorithm: Algorithm) -> Policy {
     Policy::new("quota", quota, algorithm).expect("the scenes' policies build")
 }
 
-/// The numbers of a used quota change from 500 per day to 100 per minute: its client waits for the
-/// end of the minute in which the last unit was used.
+/// A client has used all of its 500 units per day when its quota becomes 100 per minute. It waits
+/// for the end of the minute in which it used the last unit.
 pub fn day_becomes_minute<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let day = policy(500, 86_400, Algorithm::FixedWindowCounter);
@@ -92,27 +92,27 @@ pub fn day_becomes_minute<S: Subject>(make: impl Fn() -> S) {
     scene.charge(&day, 500);
     scene.at(3_630.0);
     assert_eq!(scene.obey(&minute), [30.0]);
-    // The day remembers all units, in case the numbers change back.
+    // If the numbers change back, all 500 units still count.
     let wait = scene.ask(&day, 1).0.retry_after().expect("the day is used up");
     assert_eq!(wait.get(), (86_400 - 3_660) * 1_000_000);
 }
 
-/// A bucket's burst becomes a tenth: no more than the new capacity is missing, so one unit is there
-/// after 36 seconds.
+/// An empty bucket's capacity drops from 100 to 10. At most the new capacity is missing, so the
+/// next unit is refilled after 36 seconds.
 pub fn bucket_becomes_smaller<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let quota = Quota::new(100, Duration::from_secs(3_600));
     let (large, small) = (of(quota.burst(100), BUCKET), of(quota.burst(10), BUCKET));
     scene.charge(&large, 100);
     assert_eq!(scene.obey(&small), [36.0]);
-    // Two units more were used than the larger bucket has refilled since.
+    // The larger bucket has refilled two units, and the smaller bucket's charge used a unit.
     scene.at(72.0);
     assert_eq!(scene.remaining(&large), 1);
 }
 
-/// A tier with 5 units per 60 seconds is used up, and then a tier with 3 per 2 seconds asks for the
-/// same key. Five units count in its first window, so it waits until two fifths of the next window
-/// are left.
+/// A client uses all 5 units per 60 seconds, and then moves to a tier with 3 units per 2 seconds.
+/// All five units count in this tier's first window. In the next window they count in proportion,
+/// so the client waits until two fifths of that window remain.
 pub fn counter_becomes_shorter<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let long = policy(5, 60, Algorithm::SlidingWindowCounter);
@@ -153,10 +153,10 @@ pub fn rolling_deployment_of_logs<S: Subject>(make: impl Fn() -> S) {
     assert!((40..=82).contains(&admitted), "{admitted}");
 }
 
-/// Eight requests reserve 4096 tokens each and use 200. When they are settled after three seconds,
-/// the bucket has refilled 5000 tokens. The first refund gets none of its units back and the second
-/// 3192, because these were refilled; the other six get all. So 1200 of 100 000 tokens are missing,
-/// where none would be if the requests had reserved 200.
+/// Eight requests reserve 4096 tokens each and use 200. When they settle after three seconds, the
+/// bucket has refilled 5000 tokens. So the first settlement refunds no tokens, the second 3192, and
+/// the other six all that they did not use. In total 1200 of 100 000 tokens are missing. If the
+/// requests had reserved only 200 tokens, no token would be missing.
 pub fn refunds_share_the_refill<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let tokens = policy(100_000, 60, BUCKET);
@@ -168,8 +168,9 @@ pub fn refunds_share_the_refill<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.remaining(&tokens), 98_800);
 }
 
-/// Two requests reserve ten units each, and one gets its units back. After the bucket has refilled
-/// the other ten, a third request takes ten units, which settling the other request does not return.
+/// Two requests reserve ten units each, and the bucket refunds the second request's units and
+/// refills the first's. Then a third request takes ten units, which settling the first must not
+/// refund.
 pub fn late_refund_keeps_later_charges<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let bucket = policy(100, 100, BUCKET);
@@ -183,7 +184,7 @@ pub fn late_refund_keeps_later_charges<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.remaining(&bucket), 90);
 }
 
-/// Fifty requests reserve a unit that only failures cost, and all succeed.
+/// Only failures count, so each of fifty requests reserves a unit. All of them succeed.
 pub fn successes_are_not_counted<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let failures = policy(60, 60, BUCKET);
@@ -196,7 +197,7 @@ pub fn successes_are_not_counted<S: Subject>(make: impl Fn() -> S) {
 }
 
 /// The charge that started an interval is refunded shortly before the interval ends. The units of
-/// later charges are refilled at this end.
+/// later charges are still refilled then.
 pub fn refund_keeps_the_interval<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let bucket = policy(10, 60, INTERVAL);
@@ -212,8 +213,9 @@ pub fn refund_keeps_the_interval<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.remaining(&bucket), 10);
 }
 
-/// Two versions start in the same microsecond, and the first version's charge is refunded. The second
-/// started from an interval bucket that already counted this charge, and its own charge remains.
+/// Two versions start in the same microsecond, and the first version's charge is refunded. The
+/// second started from an interval bucket that already counted this charge, and its own charge
+/// remains.
 pub fn refund_keeps_the_next_version<S: Subject>(make: impl Fn() -> S) {
     let mut scene = Scene::start(make);
     let first = of(Quota::new(20, Duration::from_secs(100)).burst(10), BUCKET);
@@ -227,7 +229,8 @@ pub fn refund_keeps_the_next_version<S: Subject>(make: impl Fn() -> S) {
 }
 
 /// A client exceeds a shadow policy while its team exceeds an enforced policy, so its request is
-/// denied. The client's penalty counts no strike, because no enforced policy denies the client's key.
+/// denied. The client's penalty counts no strike, because no enforced policy denies the client's
+/// key.
 pub fn shadow_denials_are_no_strikes<S: Subject>(make: impl Fn() -> S) {
     let mut subject = make();
     let (client, team) = (Key::from("client"), Key::from("team"));
@@ -268,7 +271,7 @@ pub fn shorter_permits_count_longer_ones<S: Subject>(make: impl Fn() -> S) {
         scene.settle(receipt, 0);
     }
     let third = scene.charge(&short, 2);
-    // Its permit lasts as long as its own policy says.
+    // This permit expires after its own policy's time to live.
     scene.at(26.9);
     assert!(scene.ask(&long, 1).0.denies());
     scene.at(27.0);

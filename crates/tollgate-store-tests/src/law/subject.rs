@@ -1,4 +1,4 @@
-//! The store that laws judge, with the time as an argument.
+//! The store under test, with the time as an argument.
 
 use std::fmt;
 
@@ -25,30 +25,30 @@ pub trait Subject {
     /// Resets like [`Store::reset`].
     fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()>;
 
-    /// Starts or stops an outage of the primary store. Only a fallback over two stores is asked to
-    /// decide meanwhile, so the default does not fail.
+    /// Starts or stops an outage of the primary store. By default there are no outages: only a
+    /// fallback can decide during an outage.
     fn fail(&mut self, is_down: bool) {
         let _ = is_down;
     }
 
-    /// Adds settings to a random policy, such as a lease.
+    /// Adds the store's settings to a random policy, such as a lease.
     fn adapt(policy: Policy) -> Policy {
         policy
     }
 
-    /// The units that may be granted beyond a policy's quota, for a store with leases.
+    /// Returns how many units a store with leases may grant beyond a policy's quota.
     fn excess(&self, policy: &Policy) -> u64 {
         let _ = policy;
         0
     }
 
-    /// Whether the clock may step back. A key's time then stops, so this is only meaningful if other
-    /// keys cannot advance it.
+    /// Whether the laws' clock steps back. Disable this for a store in which other keys can advance
+    /// a key's time, because the laws expect that only the key's own charges do.
     fn steps_back() -> bool {
         true
     }
 
-    /// The number of steps with which to check each law. A million in long tests.
+    /// Returns how many random steps check each law: a million in long tests.
     fn steps() -> usize {
         if is_long() { 1_000_000 } else { 12_000 }
     }
@@ -86,7 +86,7 @@ impl<S: Store, C: FnMut(Timestamp)> Timed<S, C> {
     }
 }
 
-/// Returns the reply of a store that replies immediately.
+/// Returns the reply, or `None` if the store failed.
 fn now<T: Send + 'static, F>(reply: Reply<F>) -> Option<T>
 where
     F: Future<Output = Result<T, StoreError>>,

@@ -12,20 +12,20 @@ use super::shrink::hold;
 
 /// A client that waits as long as it was told, while nobody else charges its key, is allowed then.
 /// This holds for every version of a quota at any time, so also after the numbers have changed.
-/// Looks at the key in the meantime make no difference. If the quota has only one version, the client
-/// is not allowed a microsecond earlier.
+/// Looks at the key in the meantime make no difference. If the quota has only one version, the
+/// client is not allowed a microsecond earlier.
 pub fn obeyed_waits_pass<S: Subject>(make: impl Fn() -> S) {
     hold("obeyed_waits_pass", make, Mix::default(), obeyed);
 }
 
 /// After a charge is settled to less, no client waits longer than before: for any cost, under any
-/// version of the quota, the wait and the delay are not longer, not fewer units remain, and the full
-/// quota is not available later.
+/// version of the quota, the wait and the delay are not longer, not fewer units remain, and the
+/// full quota is not available later.
 ///
-/// The exception is a version without a state of its own, if at least two versions have charged the
-/// key. It starts from the version that counts units for longest, which a refund may make a different one
-/// that counts more units. It cannot start from the one with the longest wait, because that would
-/// depend on the cost, and a client's wait would change while it waits.
+/// The exception is a version that has not charged the key, if at least two other versions have. It
+/// starts from the version that counts units for longest, and a refund may change which version this
+/// is. It cannot start from the version with the longest wait, which depends on the cost, so a
+/// client's wait would change while it waits.
 pub fn refunds_never_lengthen_waits<S: Subject>(make: impl Fn() -> S) {
     hold("refunds_never_lengthen_waits", make, Mix::default(), not_longer);
 }

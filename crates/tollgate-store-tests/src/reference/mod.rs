@@ -1,6 +1,6 @@
 //! A store that is as simple as possible. All other stores are compared with it, so it has to be
-//! right by reading: this file contains the operations, [`stored`] a key's states under all versions
-//! of its quota, and [`leases`] the blocks of units that replicas hold.
+//! right by reading: this file contains the operations, [`stored`] a key's states under all
+//! versions of its quota, and [`leases`] the blocks of units that replicas hold.
 
 mod leases;
 mod stored;
@@ -147,7 +147,8 @@ impl Reference {
         let slot = slot_of(&receipt.policy, &receipt.key);
         let mut stored = self.stored(&slot, now);
         if actual > cost {
-            // A debt is charged under the current quota, if the receipt's quota is not used any more.
+            // A debt is charged under the current quota, if the receipt's quota is not used any
+            // more.
             let rule = match stored.version(any) {
                 Some(index) => &stored.versions[index].rule,
                 None => stored.source(any, now).map_or(any, |version| &version.rule),

@@ -32,7 +32,8 @@ impl FollowUp {
         if settles.is_some() || renewer.is_some() {
             let next_id = || next_id(charges.decided_at());
             let receipts: Vec<_> = charges.receipts(limits, next_id).collect();
-            follow_up.in_flight = renewer.map(|renewer| renewer.hold(&receipts)).unwrap_or_default();
+            follow_up.in_flight =
+                renewer.map(|renewer| renewer.hold(&receipts)).unwrap_or_default();
             follow_up.open = settles.and_then(|store| Open::new(store, limits, receipts));
         }
         let is_soft = |applied: &AppliedLimit| limits.of(applied).mode == Mode::Annotate;

@@ -216,7 +216,8 @@ mod tests {
         let charged = Charged::new(&policy, Cost::ONE, now);
         let (id, source, key) = (ReceiptId(1), Source::Store, Key::GLOBAL);
         let permit = Receipt { id, source, policy, key, charged };
-        let renewer = PermitRenewer::new(&MemoryStore::new(), [&permit.policy].into_iter()).unwrap();
+        let renewer =
+            PermitRenewer::new(&MemoryStore::new(), [&permit.policy].into_iter()).unwrap();
         let held = renewer.hold(&[permit]);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().unwrap();

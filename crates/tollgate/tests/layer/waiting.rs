@@ -23,9 +23,7 @@ use crate::support::*;
 
 /// One request in any ten seconds. Others wait for up to 25 seconds.
 fn patient() -> Limit {
-    Limit::global(slow())
-        .costs(Costs::flat(Cost::ONE))
-        .mode(Mode::Wait(Duration::from_secs(25)))
+    Limit::global(slow()).costs(Costs::flat(Cost::ONE)).mode(Mode::Wait(Duration::from_secs(25)))
 }
 
 fn slow() -> Policy {

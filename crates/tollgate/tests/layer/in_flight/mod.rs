@@ -1,8 +1,8 @@
 //! Concurrency limits: how long a request holds its permit.
 
 mod beside;
-mod renewals;
 mod over;
+mod renewals;
 
 use std::convert::Infallible;
 use std::sync::Arc;

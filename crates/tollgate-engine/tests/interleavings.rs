@@ -104,7 +104,8 @@ impl World<'_> {
         let (mut actions, mut is_waiting) = (Vec::new(), false);
         for (number, state) in self.states.iter().enumerate() {
             match state {
-                State::Away => actions.push(Action::Arrive(number)),
+                State::Away if self.is_next(number) => actions.push(Action::Arrive(number)),
+                State::Away => {}
                 State::Asked(..) => actions.push(Action::Decide(number)),
                 State::Decided(..) => actions.push(Action::Deliver(number)),
                 State::Asleep(request, until) => {
@@ -131,6 +132,15 @@ impl World<'_> {
             actions.extend((0..3).filter(is_here).map(Action::Leave));
         }
         actions
+    }
+
+    /// Requests with equal costs arrive in the order of their numbers, because only their names would
+    /// differ otherwise.
+    fn is_next(&self, number: usize) -> bool {
+        let is_before = |other: usize| {
+            self.costs[other] == self.costs[number] && matches!(self.states[other], State::Away)
+        };
+        !(0..number).any(is_before)
     }
 
     fn take(&mut self, action: Action) {
@@ -318,7 +328,7 @@ fn requests_pass_in_order_under_all_interleavings() {
     for costs in [[1, 1, 1], [2, 1, 1], [2, 2, 2], [1, 2, 1]] {
         let (orders, passed) = explore(costs, 0);
         println!("{costs:?}: {orders} orders, {passed:?}");
-        assert!(orders > 1_000);
+        assert!(orders > 200);
         // Two units a second for up to 1.5 seconds: after the first window, one more passes.
         let units: u64 = costs.iter().sum();
         assert_eq!(passed[3] > 0, units <= 4, "{costs:?}: {passed:?}");
@@ -330,6 +340,6 @@ fn cancels_lose_no_unit_at_any_step() {
     for costs in [[1, 1, 1], [2, 1, 1]] {
         let (orders, passed) = explore(costs, 1);
         println!("{costs:?}: {orders} orders, {passed:?}");
-        assert!(orders > 10_000 && passed[2] > 0);
+        assert!(orders > 2_000 && passed[2] > 0);
     }
 }

@@ -25,7 +25,15 @@ fn denied(policy: &Policy, log: &[(u64, u8)]) -> u64 {
     replay.finish().unwrap().clients_denied
 }
 
+/// Fewer than usual, because each case replays its log up to twelve times.
+fn cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.div_ceil(4), ..usual }
+}
+
 proptest! {
+    #![proptest_config(cases())]
+
     #[test]
     fn suggested_limits_are_minimal(
         log in prop::collection::vec((0_u64..2_000_000, 0_u8..40), 1..250),
@@ -60,9 +68,7 @@ proptest! {
             }
         }
     }
-}
 
-proptest! {
     #[test]
     fn combined_limits_respect_the_level(
         log in prop::collection::vec((0_u64..2_000_000, 0_u8..120, 0_usize..3), 1..600),
@@ -92,14 +98,16 @@ proptest! {
             prop_assert!(routes.iter().all(|(path, _)| **path != PATHS[2]));
             let mut replay = Replay::new();
             let mut at = 1_000_000_000_000;
+            let limits = PATHS.map(|path| {
+                let route = routes.iter().find(|(route, _)| **route == path);
+                let policies = [&all].into_iter().chain(route.map(|(_, policy)| policy));
+                Arc::new(Limits::new(policies.cloned().map(Limit::new)))
+            });
             for (step, client, path) in &log {
                 at += step;
-                let key = Key::new([*client]);
-                let route = routes.iter().find(|(route, _)| **route == PATHS[*path]);
-                let policies = [&all].into_iter().chain(route.map(|(_, policy)| policy));
-                let limits = Arc::new(Limits::new(policies.cloned().map(Limit::new)));
-                let charges = Charges::of_each(&limits, &key, Cost::ONE);
-                let request = Request::new(Timestamp::from_micros(at), &limits, charges);
+                let (key, limits) = (Key::new([*client]), &limits[*path]);
+                let charges = Charges::of_each(limits, &key, Cost::ONE);
+                let request = Request::new(Timestamp::from_micros(at), limits, charges);
                 replay.request(request.of(Client { key: &key, name: client })).unwrap();
             }
             let share = suggestion.all.levels[level].share;

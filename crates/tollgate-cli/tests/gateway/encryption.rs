@@ -149,7 +149,7 @@ async fn server_name_selects_the_certificate() {
 
 /// A request with a client certificate, and its status. `None` if the gateway rejects the
 /// certificate.
-fn with_certificate(gateway: &Gateway, client: Option<&str>) -> Option<String> {
+pub(crate) fn with_certificate(gateway: &Gateway, client: Option<&str>) -> Option<String> {
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"]);
     curl.arg(gateway.file("tls.pem"));

@@ -1,6 +1,6 @@
 //! Configured limits from a client's point of view.
 
-use crate::support::{Client, Gateway, Upstream, sha256};
+use crate::support::{Gateway, Upstream, sha256};
 
 /// If each route had its own copy, the limits would take several GiB.
 #[tokio::test(flavor = "multi_thread")]
@@ -70,30 +70,4 @@ async fn unlimited_tier_lifts_client_quota_but_not_api_limits() {
     }
     let config = gateway.admin("/config").await.json().to_string();
     assert!(config.contains("tier internal: unlimited"), "{config}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn leaky_bucket_delays_requests() {
-    let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&queue(&upstream, "500ms"));
-    let started = std::time::Instant::now();
-    let mut requests = requests(&gateway, 2);
-    for _ in 0..2 {
-        assert_eq!(requests.join_next().await.unwrap().unwrap(), 200);
-    }
-    // The queue forwards the second request 500 ms after the first.
-    assert!(started.elapsed() >= std::time::Duration::from_millis(490));
-}
-
-/// A configuration with a queue for two requests, which forwards a request per `interval`.
-fn queue(upstream: &Upstream, interval: &str) -> String {
-    let global =
-        format!("global: {{strategy: leaky_bucket, limit: 1, window: {interval}, burst: 2}}\n");
-    upstream.target() + &global
-}
-
-/// The statuses of `count` requests, each over its own connection.
-fn requests(gateway: &Gateway, count: usize) -> tokio::task::JoinSet<u16> {
-    let clients = (0..count).map(|_| Client::new(gateway.address));
-    clients.map(|client| async move { client.get("/").await.status.as_u16() }).collect()
 }

@@ -29,6 +29,7 @@ mod operators;
 mod pausing;
 mod products;
 mod protection;
+mod rate_limit_service;
 mod rate_limits;
 mod replaying;
 mod sharing;

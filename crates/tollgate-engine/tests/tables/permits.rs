@@ -43,6 +43,8 @@ later turns are already taken: p queue 10/1^4
 a request that did not run is refunded elsewhere: p queue 10/1^4, all log 99/60, at-once permits 9/30
     0: a~9 a~9 -2 ?all ?at-once => 0 gone all=98 at-once=8
     0: a~9 a~9 0.1: -2 ?all ?at-once => 0 gone all=97 at-once=8
+a turn in a local store is refunded there: p queue 10/1^10
+    0: down a a -2 ?p => 0 gone p=4
 a shadow does not delay: p queue 10/1^4 shadow
     0: a a a => 0 0 0
 a request waits for units first, and for its turn then: p queue 1/1^9, all log 2/10 wait 60

@@ -122,6 +122,10 @@ a failure rejects those that wait: p log 1/10 wait 60 closed
     0: a a a down 30: => 0 closed@10 closed@10
 a store that works again in time decides: p log 1/10 wait 60 closed
     0: a a down 9: up => 0 10
+a limit that fails closed decides for all: p log 4/60, q log 9/60 closed
+    0: down a ?p => closed p=2
+only a limit that is enforced fails closed: p log 4/60, q log 9/60 closed shadow
+    0: down a ?p => 0 p=1
 # The local store decides with half of the quota. The primary store may allow the request later.
 more than the local share is no final denial: p log 10/60 wait 120
     0: down a*6 a a a a a a a*6 300: => closed 0 0 0 0 0 60 closed@60

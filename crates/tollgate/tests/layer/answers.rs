@@ -1,9 +1,8 @@
 //! Response headers and the bodies of denials.
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::Full;
-use tollgate::denial::{Denial, Members, Problem, Reason};
 use tollgate::headers::HeaderOptions;
 use tollgate::layer::RateLimit;
 use tollgate::policy::Cost;
@@ -41,7 +40,8 @@ async fn allowed_response_carries_rate_headers() {
 
 #[tokio::test]
 async fn denial_adds_retry_after() {
-    let response = ask(&used(10).await, get()).await;
+    let service = used(10).await;
+    let response = ask(&service, get()).await;
     assert_eq!(response.status(), 429);
     assert_eq!(
         rate_fields(response.headers()),
@@ -56,24 +56,10 @@ async fn denial_adds_retry_after() {
     );
     assert_eq!(response.headers()["cache-control"], "no-store");
     assert_eq!(response.headers()["content-type"], "application/problem+json");
-    let problem = json(response).await;
-    assert_eq!(
-        problem,
-        serde_json::json!({
-            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            "title": "Quota Exceeded",
-            "status": 429,
-            "detail": "The quota is 10 units per 60 seconds. This request costs 1; 0 remain. Retry in 60 seconds.",
-            "cost": 1,
-            "code": "quota-exceeded",
-            "limit": 10,
-            "remaining": 0,
-            "window": "60 seconds",
-            "retry_after": 60,
-            "reset_at": "2024-01-01T00:01:00Z",
-            "violated-policies": ["global"],
-        })
-    );
+    assert_eq!(json(response).await["violated-policies"], serde_json::json!(["global"]));
+    let head = ask(&service, request(Method::HEAD, "/")).await;
+    assert_eq!(head.headers()["retry-after"], "60");
+    assert_eq!(text(head).await, "");
 }
 
 #[tokio::test]
@@ -96,37 +82,6 @@ async fn jitter_is_stable_per_key_and_only_adds() {
     }
     assert!(seen.iter().all(|seconds| (60..=90).contains(seconds)), "{seen:?}");
     assert!(seen.len() > 5, "clients must retry at different times: {seen:?}");
-}
-
-#[tokio::test]
-async fn denied_head_request_has_no_body() {
-    let response = ask(&used(10).await, request(Method::HEAD, "/")).await;
-    assert_eq!(response.status(), 429);
-    assert_eq!(response.headers()["retry-after"], "60");
-    assert_eq!(text(response).await, "");
-}
-
-#[tokio::test]
-async fn custom_denial_keeps_rate_headers() {
-    let (_, store) = memory();
-    let page = |denial: &Denial<'_>| {
-        assert_eq!(denial.reason(), Reason::QuotaExceeded);
-        assert_eq!((denial.limit(), denial.remaining()), (Some(1), Some(0)));
-        assert_eq!(denial.policies(), ["global"]);
-        let mut response = Response::new(Bytes::from_static(b"come back later"));
-        *response.status_mut() = http::StatusCode::IM_A_TEAPOT;
-        response.headers_mut().insert("x-mine", HeaderValue::from_static("yes"));
-        response
-    };
-    let limits = [Limit::global(log("global", 1))];
-    let service = builder(&store, limits).on_denied(page).build().unwrap().layer(hello());
-    assert_eq!(status(&service).await, 200);
-    let response = ask(&service, get()).await;
-    assert_eq!(response.status(), 418);
-    assert_eq!(rate_fields(response.headers()).len(), 6);
-    assert_eq!(response.headers()["x-mine"], "yes");
-    assert_eq!(response.headers()["cache-control"], "no-store");
-    assert_eq!(text(response).await, "come back later");
 }
 
 #[tokio::test]
@@ -157,19 +112,6 @@ async fn hidden_limit_denies_without_headers() {
     assert_eq!(field(response.headers(), "ratelimit-policy").unwrap(), r#""shown";q=9;w=60"#);
     assert_eq!(field(response.headers(), "x-ratelimit-limit").unwrap(), "9");
     assert_eq!(json(response).await["violated-policies"], serde_json::json!(["hidden"]));
-}
-
-#[tokio::test]
-async fn problem_carries_custom_members() {
-    let (_, store) = memory();
-    let members = Members::new().with("server_id", "api1").unwrap().with("shard", 7).unwrap();
-    let limits = [Limit::global(log("global", 1))];
-    let problem = Problem::with_members(members);
-    let service = builder(&store, limits).denial_response(problem).build().unwrap().layer(hello());
-    assert_eq!(status(&service).await, 200);
-    let problem = json(ask(&service, get()).await).await;
-    assert_eq!((&problem["server_id"], &problem["shard"]), (&"api1".into(), &7.into()));
-    assert_eq!(problem["code"], "quota-exceeded");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use http::StatusCode;
 use tollgate::key::Key;
 use tollgate::layer::LayerError;
 use tollgate::policy::{Cost, OnStoreError};
-use tollgate::store::{Charge, ManualClock, Micros, ReceiptId, Settlement, Source};
+use tollgate::store::{Charge, ManualClock, Micros, ReceiptId, Settlement};
 use tollgate::{Limit, MemoryStore, Policy, RateLimitLayer, Store, StoreExt};
 
 use tower::{Layer, ServiceExt};
@@ -238,46 +238,6 @@ async fn open_policy_is_hidden_beside_local() {
     }
 }
 
-#[tokio::test]
-async fn closed_policy_overrides_local() {
-    let (store, (_, local)) = (remote(), memory());
-    let fallback = store.clone().or_local(local.clone());
-    let policy = on("local", 4, OnStoreError::Local);
-    let closed = Limit::global(on("closed", 9, OnStoreError::Closed));
-    let limits = [Limit::global(policy.clone()), closed.clone()];
-    let service = limited(&fallback, limits);
-    store.fail(Fault::NotCharged);
-    assert_eq!(status(&service).await, 503);
-    assert_eq!(
-        left(&local, &policy.share(1, 2).unwrap()).await,
-        2,
-        "the local store was not charged"
-    );
-    // A fail-closed policy in shadow mode rejects no request.
-    let service = limited(&fallback, [Limit::global(policy), closed.shadow()]);
-    assert_eq!(status(&service).await, 200);
-}
-
-#[tokio::test]
-async fn local_charges_are_settled_locally() {
-    let (store, (_, local)) = (remote(), memory());
-    let fallback = store.clone().or_local(local.clone());
-    let policy = on("local", 8, OnStoreError::Local);
-    let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::new(3))];
-    for (fault, source) in [(None, Source::Store), (Some(Fault::NotCharged), Source::Local)] {
-        fault.inspect(|fault| store.fail(*fault));
-        let verdict = fallback.decide(&charges).await.unwrap();
-        assert_eq!(verdict.source(), source);
-        let id = ReceiptId(source as u128);
-        let receipt = verdict.receipts(&charges, || id).next().unwrap();
-        let settled = fallback.settle(&receipt, Cost::ONE).await.unwrap();
-        assert_eq!(settled, Settlement::Returned { units: 2 });
-        assert_eq!(fallback.settle(&receipt, Cost::ONE).await.unwrap(), Settlement::Repeated);
-    }
-    assert_eq!(store.settled(), 2, "the remote store settled only its own charge");
-    assert_eq!(left(&local, &policy.share(1, 2).unwrap()).await, 3);
-}
-
 /// The local store decides after the client has left, because the store failed only then.
 #[tokio::test]
 async fn departed_request_is_not_charged_locally() {
@@ -335,18 +295,4 @@ async fn fallback_uses_the_configured_share() {
         let verdict = fallback.peek(&policy, &Key::GLOBAL).await.unwrap();
         assert_eq!(verdict.decisions()[0].limit, share, "{name}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn local_queue_refunds_departed_waiters() {
-    let (store, local) = (remote(), on_tokio_time());
-    let fallback = store.clone().or_local(local.clone()).with_share(1, 1).unwrap();
-    let policy = Policy::leaky_bucket("queue", tollgate::Quota::per_second(10).burst(5)).unwrap();
-    let policy = policy.with_on_store_error(OnStoreError::Local);
-    let service = limited(&fallback, [Limit::global(policy.clone())]);
-    store.fail(Fault::NotCharged);
-    assert_eq!(status(&service).await, 200);
-    let leaving = tokio::time::timeout(Duration::from_millis(5), ask(&service, get())).await;
-    assert!(leaving.is_err(), "the client leaves while the request waits");
-    assert_eq!((left(&local, &policy.share(1, 1).unwrap()).await, store.settled()), (4, 0));
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::body::InFlight;
-use tollgate::denial::Denial;
+use tollgate::denial::{Denial, Reason};
 use tollgate::key::{ApiKeys, Key, PathParam, RequestHead};
 use tollgate::layer::Reservation;
 use tollgate::limit::{Mode, OnMissingKey, Reserve};
@@ -56,6 +56,8 @@ async fn denial_closure_returns_any_axum_response() {
     let (_, store) = memory();
     let layer = |name: &str| builder(&store, [Limit::global(log(name, 1)).cost(1)]);
     let page = layer("page").on_denied(|denial| {
+        assert_eq!((denial.reason(), denial.policies()), (Reason::QuotaExceeded, &["page"][..]));
+        assert_eq!((denial.limit(), denial.remaining()), (Some(1), Some(0)));
         let path = denial.request().map_or("", |head| head.uri.path());
         (StatusCode::IM_A_TEAPOT, [("x-path", path.to_owned())], "no more tea")
     });
@@ -66,7 +68,8 @@ async fn denial_closure_returns_any_axum_response() {
         (response.status(), &response.headers()["x-path"]),
         (StatusCode::IM_A_TEAPOT, &"/tea".parse().unwrap())
     );
-    assert!(response.headers().contains_key("retry-after"));
+    assert_eq!(rate_fields(response.headers()).len(), 6);
+    assert_eq!(response.headers()["cache-control"], "no-store");
     assert_eq!(text(response).await, "no more tea");
 
     let object = layer("object")

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use tollgate_core::{Cost, Micros, Policy, Quota};
-use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent};
+use tollgate_redis::protocol::{Ask, Batch, KeyedCharge, ScriptAnswer, Spent};
 
 const NONCE: u64 = 7;
 
@@ -28,7 +28,7 @@ static POLICIES: LazyLock<[Policy; 4]> = LazyLock::new(|| {
 /// The call, and the number of charges in each request; `None` for a request without a verdict.
 fn call(kinds: u8) -> (Batch, Vec<Option<usize>>) {
     let [window, bucket, log, queue] = &*POLICIES;
-    let line = |key, policy, enforce, dry| Line { key, policy, cost: Cost::ONE, enforce, dry };
+    let line = |key, policy, enforce, dry| KeyedCharge { key, policy, cost: Cost::ONE, enforce, dry };
     let requests = [
         vec![line(&b"{a}w"[..], window, true, false)],
         vec![line(b"{a}w", window, true, false), line(b"{b}b", bucket, false, false)],
@@ -64,13 +64,13 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(reply.rows.len(), charges.len());
     for (row, charges) in reply.rows.iter().zip(charges) {
         match row {
-            Row::Verdict(verdict, frozen) => {
+            ScriptAnswer::Verdict(verdict, frozen) => {
                 assert_eq!(Some(verdict.decisions().len()), charges);
                 assert!(frozen.is_empty() || Some(frozen.len()) == charges);
             }
-            Row::Leased(_) | Row::Reset => assert_eq!(charges, None),
-            Row::Settlement(_) | Row::Renewal(_) => panic!("the call has no receipt"),
-            Row::Stale | Row::Unmade | Row::Elsewhere | Row::Fault { .. } => {}
+            ScriptAnswer::Leased(_) | ScriptAnswer::Reset => assert_eq!(charges, None),
+            ScriptAnswer::Settlement(_) | ScriptAnswer::Renewal(_) => panic!("the call has no receipt"),
+            ScriptAnswer::Stale | ScriptAnswer::Unmade | ScriptAnswer::Elsewhere | ScriptAnswer::Fault { .. } => {}
         }
     }
 });

@@ -1,5 +1,7 @@
 //! Access control: hosts, sites and the token.
 
+use std::net::Ipv6Addr;
+
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
@@ -97,6 +99,9 @@ impl Hosts {
     pub(super) fn new(named: Vec<String>) -> Result<Self, AdminError> {
         let mut hosts: Vec<_> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).into();
         for host in named {
+            // A URL has an IPv6 address in brackets.
+            let is_v6 = host.parse::<Ipv6Addr>().is_ok();
+            let host = if is_v6 { format!("[{host}]") } else { host };
             let parsed: Option<Authority> = host.parse().ok();
             if parsed.is_none_or(|parsed| parsed.host() != host) {
                 return Err(AdminError::Host(host));

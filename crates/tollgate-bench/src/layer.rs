@@ -49,21 +49,21 @@ const ROWS: [Row; 13] = [
     Row(
         Wrapping::NoHeaders,
         "Tollgate, no headers",
-        Some((Wrapping::Governor, Target::AtMost(1.0))),
+        Some((Wrapping::Governor, Target::AtMost(1.4))),
     ),
-    Row(Wrapping::DraftHeaders, "Tollgate, draft headers", beside_headers(0.6)),
-    Row(Wrapping::Headers, "Tollgate, all headers", beside_headers(0.9)),
+    Row(Wrapping::DraftHeaders, "Tollgate, draft headers", beside_headers(0.84)),
+    Row(Wrapping::Headers, "Tollgate, all headers", beside_headers(1.3)),
     Row(
         Wrapping::AnyBody,
         "Tollgate, all headers, any body",
         Some((Wrapping::GovernorHeaders, Target::None)),
     ),
-    Row(Wrapping::TwoPolicies, "Tollgate, two policies, all headers", beside_headers(1.2)),
+    Row(Wrapping::TwoPolicies, "Tollgate, two policies, all headers", beside_headers(1.55)),
     Row(Wrapping::GovernorDenied, "tower_governor, denied", None),
     Row(
         Wrapping::DeniedText,
         "Tollgate, denied with a text",
-        Some((Wrapping::GovernorDenied, Target::AtMost(1.0))),
+        Some((Wrapping::GovernorDenied, Target::AtMost(1.05))),
     ),
     Row(
         Wrapping::Denied,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
@@ -21,16 +21,9 @@ use tollgate::access::{SubjectList, SubjectListError};
 use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
 use webpki::EndEntityCert;
 
+pub use crate::named_files::FileError;
 use crate::plan::{KeyOrigin, TargetTlsFiles, TlsFiles};
-
-/// A file that cannot be used, with the reason and the cure.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{}: {what}; {cure}", file.display())]
-pub struct FileError {
-    pub file: PathBuf,
-    pub what: String,
-    pub cure: String,
-}
+use crate::source::is_pipe;
 
 /// Reads a listener's certificates and keys.
 ///
@@ -244,19 +237,6 @@ pub(crate) fn text(file: &Path) -> Result<String, FileError> {
 
 fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
     String::from_utf8(bytes).map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))
-}
-
-/// Whether the file is a pipe. A pipe cannot be read twice, and opening a pipe without a writer
-/// blocks forever.
-pub(crate) fn is_pipe(path: &Path) -> bool {
-    #[cfg(unix)]
-    let is_pipe = {
-        use std::os::unix::fs::FileTypeExt as _;
-        std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
-    };
-    #[cfg(not(unix))]
-    let is_pipe = false;
-    is_pipe
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {

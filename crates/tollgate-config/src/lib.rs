@@ -24,7 +24,7 @@ mod tree;
 mod typed;
 
 pub use self::env::Env;
-pub use self::named_files::{FileContents, NamedFiles};
+pub use self::named_files::NamedFiles;
 pub use self::place::{Place, Span};
 pub use self::problem::{Problem, Report, Severity};
 pub use self::rate_limits::{is_rate_limits, read_rate_limit_files, read_rate_limits};
@@ -58,31 +58,12 @@ impl Outcome {
     }
 }
 
-fn file_problems(named: &NamedFiles) -> Vec<Problem> {
-    let error = match &named.contents {
-        FileContents::Tls(files) => files::tls(files).err(),
-        FileContents::TargetTls(files) => files::target_tls(files).err(),
-        FileContents::Keys(origin) => files::keys(origin).err(),
-        FileContents::Subjects(file) => files::subjects(file).err(),
-        FileContents::RateLimits(files, merges_domains) => {
-            let errors = read_rate_limit_files(files, *merges_domains).err().unwrap_or_default();
-            let problem = |error: FileError| {
-                let what = format!("{}: {}", error.file.display(), error.what);
-                named.problem(FileError { what, ..error })
-            };
-            return errors.into_iter().filter_map(problem).collect();
-        }
-    };
-    error.and_then(|error| named.problem(error)).into_iter().collect()
-}
-
-impl NamedFiles {
-    /// An error in one of these files, at its place in the configuration.
-    fn problem(&self, error: FileError) -> Option<Problem> {
-        let (_, place) = self.files.iter().find(|(file, _)| *file == error.file)?;
-        let FileError { what, cure, .. } = error;
+/// The errors in these files, at their places in the configuration.
+fn file_problems(named: &NamedFiles) -> impl Iterator<Item = Problem> {
+    (named.check)().into_iter().filter_map(|FileError { file, what, cure }| {
+        let (_, place) = named.files.iter().find(|(named, _)| *named == file)?;
         Some(Problem { severity: Severity::Error, place: place.clone(), what, cure })
-    }
+    })
 }
 
 /// Reads a configuration; variables come from `env`.

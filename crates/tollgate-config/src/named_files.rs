@@ -1,27 +1,30 @@
 //! The files that a configuration names. `check` opens them, and a reload watches them.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use super::place::Place;
-use crate::plan::{KeyOrigin, TargetTlsFiles, TlsFiles};
 
-/// Files that belong together, each with its place in the configuration.
-#[derive(Clone, Debug)]
-pub struct NamedFiles {
-    pub files: Vec<(PathBuf, Place)>,
-    pub contents: FileContents,
+/// A file that cannot be used, with the reason and the cure.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}: {what}; {cure}", file.display())]
+pub struct FileError {
+    pub file: PathBuf,
+    pub what: String,
+    pub cure: String,
 }
 
-#[derive(Clone, Debug)]
-pub enum FileContents {
-    /// A certificate chain, its key, and possibly the authorities for client certificates.
-    Tls(TlsFiles),
-    /// Authorities for a target's certificate, and possibly a certificate for the gateway.
-    TargetTls(TargetTlsFiles),
-    /// Token keys.
-    Keys(KeyOrigin),
-    /// A blocklist or an allowlist.
-    Subjects(PathBuf),
-    /// Rules of the Rate Limit Service, and whether several files may contain the same domain.
-    RateLimits(Vec<PathBuf>, bool),
+/// Files that belong together, each with its place in the configuration.
+pub struct NamedFiles {
+    pub files: Vec<(PathBuf, Place)>,
+    /// Reads the files, and returns their errors.
+    pub(crate) check: Box<FileCheck>,
+}
+
+pub(crate) type FileCheck = dyn Fn() -> Vec<FileError> + Send + Sync;
+
+impl fmt::Debug for NamedFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedFiles").field("files", &self.files).finish_non_exhaustive()
+    }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::named_files::{FileContents, NamedFiles};
+use super::named_files::{FileCheck, NamedFiles};
 use super::place::{Place, Span};
 use super::source::Source;
 
@@ -96,12 +96,12 @@ impl Problems {
         self.0.borrow_mut().files.insert(place.path.clone(), (file, place));
     }
 
-    /// Groups the files that are named at or below a place.
-    pub(super) fn group_files(&self, place: &Place, contents: FileContents) {
+    /// Sets how the files that are named at or below a place are checked.
+    pub(super) fn check_with(&self, place: &Place, check: Box<FileCheck>) {
         let Found { files, named, .. } = &mut *self.0.borrow_mut();
         let below = files.range(place.path.clone()..);
         let below = below.take_while(|(path, _)| path.starts_with(&place.path));
-        named.push(NamedFiles { files: below.map(|(_, file)| file.clone()).collect(), contents });
+        named.push(NamedFiles { files: below.map(|(_, file)| file.clone()).collect(), check });
     }
 
     pub(super) fn named_files(&self) -> Vec<NamedFiles> {

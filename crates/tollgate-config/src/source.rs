@@ -2,8 +2,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::files;
-
 #[derive(Clone, Debug)]
 pub struct Source {
     pub name: String,
@@ -33,6 +31,19 @@ pub enum SourceError {
     },
 }
 
+/// Whether the file is a pipe. A pipe cannot be read twice, and opening a pipe without a writer
+/// blocks forever.
+pub(crate) fn is_pipe(path: &Path) -> bool {
+    #[cfg(unix)]
+    let is_pipe = {
+        use std::os::unix::fs::FileTypeExt as _;
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+    };
+    #[cfg(not(unix))]
+    let is_pipe = false;
+    is_pipe
+}
+
 impl Source {
     /// The maximum size of a configuration, enough for thousands of policies.
     pub const MAX_BYTES: u64 = 1 << 20;
@@ -55,7 +66,7 @@ impl Source {
 
     /// The same for a file that is read repeatedly.
     pub fn read_again(path: &Path) -> Result<Self, SourceError> {
-        if path != Path::new("-") && files::is_pipe(path) {
+        if path != Path::new("-") && is_pipe(path) {
             return Err(SourceError::Pipe { name: path.display().to_string() });
         }
         Self::read(path)

@@ -13,7 +13,7 @@ use tollgate_core::{
     Algorithm, Charged, Cost, Key, LeakyMode, Policy, Quota, Receipt, ReceiptId, Refill,
     Resolution, Settlement, Source, Timestamp,
 };
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer};
 
 /// Calls that wait for their answers at one time.
 const AT_ONCE: usize = 8;
@@ -79,7 +79,7 @@ fn cost(
         let lines: Vec<_> = policies
             .iter()
             .zip(&names[request % keys])
-            .map(|(policy, key)| Line {
+            .map(|(policy, key)| KeyedCharge {
                 key: key.as_bytes(),
                 policy,
                 cost: Cost::ONE,
@@ -115,7 +115,8 @@ fn logs(client: &mut ScriptClient, entries: u64) {
     let single = |cost| {
         let mut batch = Batch::new(1);
         let cost = Cost::new(cost);
-        let line = Line { key: key.as_bytes(), policy: &policy, cost, enforce: true, dry: false };
+        let line =
+            KeyedCharge { key: key.as_bytes(), policy: &policy, cost, enforce: true, dry: false };
         batch.decide(&[line]).expect("room");
         batch
     };
@@ -126,7 +127,7 @@ fn logs(client: &mut ScriptClient, entries: u64) {
         for _ in 0..calls {
             now += step;
             let reply = client.call(batch, Some(Timestamp::from_micros(now)));
-            let Row::Verdict(verdict, _) = &reply.rows[0] else { panic!("{reply:?}") };
+            let ScriptAnswer::Verdict(verdict, _) = &reply.rows[0] else { panic!("{reply:?}") };
             assert_eq!(verdict.is_admitted(), passes);
         }
         let after = client.cpu_time();
@@ -159,7 +160,7 @@ fn refunds(client: &mut ScriptClient, key: &[u8], policy: &Policy, middle: u64, 
         let settled = format!("receipt:{}:{number}", policy.quota().limit());
         batch.settle(key, settled.as_bytes(), &receipt, Cost::ZERO).expect("room");
         let reply = client.call(&batch, Some(Timestamp::from_micros(now)));
-        assert_eq!(reply.rows, [Row::Settlement(Settlement::Returned { units: 1 })]);
+        assert_eq!(reply.rows, [ScriptAnswer::Settlement(Settlement::Returned { units: 1 })]);
     }
     (client.cpu_time() - before) / CALLS as f64
 }

@@ -25,8 +25,8 @@ use tollgate_core::{Micros, Timestamp};
 #[derive(Clone, Debug)]
 pub struct Breaker {
     timeout: Micros,
-    /// The window, in parts.
-    parts: [Part; PARTS],
+    /// The window, in slices.
+    slices: [Slice; SLICES],
     /// Calls lost since the last answer.
     lost_in_a_row: u32,
     state: BreakerState,
@@ -46,10 +46,10 @@ pub enum BreakerState {
     Down,
 }
 
-/// The calls in a part of the window.
+/// The calls in a slice of the window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
-    /// The index of this part, counted from time zero.
+struct Slice {
+    /// The index of this slice, counted from time zero.
     number: u64,
     answered: u32,
     lost: u32,
@@ -60,7 +60,7 @@ impl Breaker {
     pub const fn new(timeout: Micros) -> Self {
         Self {
             timeout,
-            parts: [Part { number: 0, answered: 0, lost: 0 }; PARTS],
+            slices: [Slice { number: 0, answered: 0, lost: 0 }; SLICES],
             lost_in_a_row: 0,
             state: BreakerState::Closed,
             probe_at: Timestamp::EPOCH,
@@ -75,16 +75,16 @@ impl Breaker {
     /// Counts a call that was answered before its timeout, even with an error.
     pub fn answered(&mut self, now: Timestamp) {
         self.lost_in_a_row = 0;
-        let part = self.part(now);
-        part.answered = part.answered.saturating_add(1);
+        let slice = self.slice(now);
+        slice.answered = slice.answered.saturating_add(1);
     }
 
     /// Counts a call that was not answered before its timeout. Returns whether this opens the
     /// breaker, so the first probe is due.
     pub fn lost(&mut self, now: Timestamp) -> bool {
         self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
-        let part = self.part(now);
-        part.lost = part.lost.saturating_add(1);
+        let slice = self.slice(now);
+        slice.lost = slice.lost.saturating_add(1);
         let (answered, lost) = self.within_window(now);
         let opens = self.state == BreakerState::Closed
             && lost.max(self.lost_in_a_row.into()) >= LEAST_LOST
@@ -128,29 +128,29 @@ impl Breaker {
         Some(state)
     }
 
-    /// Returns the current part of the window.
-    fn part(&mut self, now: Timestamp) -> &mut Part {
+    /// Returns the current slice of the window.
+    fn slice(&mut self, now: Timestamp) -> &mut Slice {
         let number = self.number(now);
-        let part = &mut self.parts[usize::try_from(number).unwrap_or_default() % PARTS];
-        if part.number != number {
-            *part = Part { number, ..Part::default() };
+        let slice = &mut self.slices[usize::try_from(number).unwrap_or_default() % SLICES];
+        if slice.number != number {
+            *slice = Slice { number, ..Slice::default() };
         }
-        part
+        slice
     }
 
     /// Returns how many calls within the window were answered and how many were lost.
     fn within_window(&self, now: Timestamp) -> (u64, u64) {
         let number = self.number(now);
-        let parts = self.parts.iter();
-        let parts = parts.filter(|part| number.saturating_sub(part.number) < PARTS as u64);
-        parts.fold((0, 0), |(answered, lost), part| {
-            (answered + u64::from(part.answered), lost + u64::from(part.lost))
+        let slices = self.slices.iter();
+        let slices = slices.filter(|slice| number.saturating_sub(slice.number) < SLICES as u64);
+        slices.fold((0, 0), |(answered, lost), slice| {
+            (answered + u64::from(slice.answered), lost + u64::from(slice.lost))
         })
     }
 
     fn number(&self, now: Timestamp) -> u64 {
         let window = self.timeout.get().saturating_mul(4).max(LEAST_WINDOW.get());
-        now.as_micros() / (window / PARTS as u64)
+        now.as_micros() / (window / SLICES as u64)
     }
 }
 
@@ -171,7 +171,7 @@ impl BreakerState {
 }
 
 /// The window slides in tenths.
-const PARTS: usize = 10;
+const SLICES: usize = 10;
 /// Long enough that a 100 ms pause does not outweigh the calls around it. Also the longest time
 /// that requests in an outage wait for their timeouts before the breaker opens.
 const LEAST_WINDOW: Micros = Micros::new(1_000_000);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tollgate_core::{Cost, Key, Policy, Quota};
 
 use crate::connection::command::{Answer, Command, Value};
-use crate::encode::{Batch, Line};
+use crate::encode::{Batch, KeyedCharge};
 use crate::failure::{Failure, Refusal};
 use crate::names::{Name, Names};
 use crate::node::Node;
@@ -186,8 +186,9 @@ async fn rehearse(node: &Arc<Node>, check: &ServerCheck) -> Result<i64, Failure>
     let nonce = check.random.next();
     let (policy, state) = unused(check).ok_or_else(|| lost(&"no policy"))?;
     let mut batch = Batch::new(nonce);
-    let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
-    batch.decide(&[line]).map_err(|error| lost(&error))?;
+    let charge =
+        KeyedCharge { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
+    batch.decide(&[charge]).map_err(|error| lost(&error))?;
     let mut forget = Batch::new(nonce);
     forget.reset(&state).map_err(|error| lost(&error))?;
     let sent = Instant::now();
@@ -205,10 +206,11 @@ async fn rehearse(node: &Arc<Node>, check: &ServerCheck) -> Result<i64, Failure>
 /// server, and any proxy in front of it, accepts such calls.
 async fn takes_cross_slot(node: &Arc<Node>, check: &ServerCheck) -> bool {
     let Some((policy, state)) = unused(check) else { return false };
-    let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: true };
+    let charge =
+        KeyedCharge { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: true };
     let mut batch = Batch::new(check.random.next());
     batch.set_cross_slot();
-    if batch.decide(&[line]).is_err() {
+    if batch.decide(&[charge]).is_err() {
         return false;
     }
     let batches = [batch];

@@ -118,8 +118,8 @@ pub use self::tls::TlsError;
 /// server. Not part of the public API.
 #[doc(hidden)]
 pub mod protocol {
-    pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
+    pub use crate::encode::{Ask, Batch, EncodeError, KeyedCharge, Spent};
     pub use crate::replay::Frozen;
-    pub use crate::reply::{BadReply, Fault, Reply, Row};
+    pub use crate::reply::{BadReply, Fault, Reply, ScriptAnswer};
     pub use crate::script::{CROSS_SLOT_TEXT, SHA1, TEXT};
 }

@@ -12,14 +12,14 @@ pub struct Reply {
     /// Redis' time of the call.
     pub now: Timestamp,
     /// One row per request, in order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScriptAnswer>,
 }
 
 /// The script's reply to one request.
 ///
 /// The set is closed because a program that sends requests has to handle every row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Row {
+pub enum ScriptAnswer {
     /// The deadline had passed, so the script did not execute the request.
     Stale,
     /// The answer to a request to decide.
@@ -92,7 +92,7 @@ impl Batch {
             let before = bytes.rest;
             let read = match kind {
                 LATE => {
-                    rows.extend((0..run.count).map(|_| Row::Stale));
+                    rows.extend((0..run.count).map(|_| ScriptAnswer::Stale));
                     Some(())
                 }
                 STATES | UNWRITTEN => self.states(&mut bytes, run, now, kind, &mut rows),
@@ -114,7 +114,7 @@ impl Batch {
         run: &Run,
         now: Timestamp,
         kind: u8,
-        rows: &mut Vec<Row>,
+        rows: &mut Vec<ScriptAnswer>,
     ) -> Option<()> {
         let Asked::Decide { sums, charges } = &run.asked else { return None };
         let admitted = u16::try_from(bytes.number::<2>()?).ok()?;
@@ -127,9 +127,9 @@ impl Batch {
         let charges = sums.iter().any(|sum| sum.cost > Cost::ZERO);
         rows.extend(verdicts.into_iter().map(|(verdict, frozen)| {
             if kind == UNWRITTEN && charges && verdict.is_admitted() {
-                Row::Unmade
+                ScriptAnswer::Unmade
             } else {
-                Row::Verdict(verdict, frozen)
+                ScriptAnswer::Verdict(verdict, frozen)
             }
         }));
         Some(())
@@ -141,7 +141,7 @@ impl Batch {
         bytes: &mut Bytes<'_>,
         run: &Run,
         now: Timestamp,
-        rows: &mut Vec<Row>,
+        rows: &mut Vec<ScriptAnswer>,
     ) -> Option<()> {
         for _ in 0..run.count {
             rows.push(self.row(bytes, &run.asked, now)?);
@@ -150,7 +150,7 @@ impl Batch {
     }
 
     /// Reorders rows that are grouped by run into the order of the requests.
-    fn in_order(&self, rows: Vec<Row>) -> Vec<Row> {
+    fn in_order(&self, rows: Vec<ScriptAnswer>) -> Vec<ScriptAnswer> {
         if self.run_of.is_sorted() {
             return rows;
         }
@@ -169,42 +169,42 @@ impl Batch {
         self.run_of.iter().filter_map(row_of).collect()
     }
 
-    fn row(&self, bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
+    fn row(&self, bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<ScriptAnswer> {
         Some(match (bytes.byte()?, asked) {
-            (0, _) => Row::Stale,
+            (0, _) => ScriptAnswer::Stale,
             (kind @ (1 | 2), Asked::Decide { sums, charges }) => {
                 let (verdict, frozen) = self.verdict(bytes, kind == 2, sums, charges, now)?;
-                Row::Verdict(verdict, frozen)
+                ScriptAnswer::Verdict(verdict, frozen)
             }
             (3, _) => {
                 let fault = bytes.byte()?;
                 let key = usize::try_from(bytes.number::<2>()?).ok()?.checked_sub(1)?;
                 match fault {
-                    1 => Row::Fault { fault: Fault::WrongType, key },
-                    2 => Row::Fault { fault: Fault::Unreadable, key },
-                    3 => Row::Elsewhere,
+                    1 => ScriptAnswer::Fault { fault: Fault::WrongType, key },
+                    2 => ScriptAnswer::Fault { fault: Fault::Unreadable, key },
+                    3 => ScriptAnswer::Elsewhere,
                     _ => return None,
                 }
             }
             (4, Asked::Settle) => {
-                Row::Settlement(Settlement::Returned { units: bytes.number::<7>()? })
+                ScriptAnswer::Settlement(Settlement::Returned { units: bytes.number::<7>()? })
             }
             (5, Asked::Settle) => {
-                Row::Settlement(Settlement::Charged { units: bytes.number::<7>()? })
+                ScriptAnswer::Settlement(Settlement::Charged { units: bytes.number::<7>()? })
             }
-            (6, Asked::Settle) => Row::Settlement(Settlement::Repeated),
-            (7, Asked::Settle) => Row::Settlement(Settlement::Lapsed),
-            (6, Asked::Renew) => Row::Renewal(None),
-            (8, Asked::Reset) => Row::Reset,
-            (16, Asked::Lease) => Row::Leased(Granted {
+            (6, Asked::Settle) => ScriptAnswer::Settlement(Settlement::Repeated),
+            (7, Asked::Settle) => ScriptAnswer::Settlement(Settlement::Lapsed),
+            (6, Asked::Renew) => ScriptAnswer::Renewal(None),
+            (8, Asked::Reset) => ScriptAnswer::Reset,
+            (16, Asked::Lease) => ScriptAnswer::Leased(Granted {
                 units: bytes.number::<5>()?,
                 lasts: Micros::new(bytes.number::<7>()?),
                 remaining: bytes.number::<5>()?,
                 reset_after: Micros::new(bytes.number::<7>()?),
                 retry_after: Micros::new(bytes.number::<7>()?),
             }),
-            (9, Asked::Renew) => Row::Renewal(Some(bytes.instant()?)),
-            (10, _) => Row::Unmade,
+            (9, Asked::Renew) => ScriptAnswer::Renewal(Some(bytes.instant()?)),
+            (10, _) => ScriptAnswer::Unmade,
             _ => return None,
         })
     }
@@ -285,13 +285,18 @@ mod tests {
     use tollgate_core::{Algorithm, Policy, Quota, Refill};
 
     use super::*;
-    use crate::encode::Line;
+    use crate::encode::KeyedCharge;
 
     /// A request with two charges to the same key and one charge to another, and a reset.
     fn batch() -> Batch {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
-        let line =
-            |key, enforce| Line { key, policy: &policy, cost: Cost::ONE, enforce, dry: false };
+        let line = |key, enforce| KeyedCharge {
+            key,
+            policy: &policy,
+            cost: Cost::ONE,
+            enforce,
+            dry: false,
+        };
         let mut batch = Batch::new(5);
         batch.decide(&[line(b"a", true), line(b"b", false), line(b"a", true)]).unwrap();
         batch.reset(b"c").unwrap();
@@ -320,7 +325,7 @@ mod tests {
         let reply = reply(2, &decided(1, 4, 0), &decided(3, 0, 6));
         let reply = batch().parse(&reply).unwrap();
         assert_eq!(reply.now, Timestamp::from_micros(256));
-        let [Row::Verdict(verdict, frozen), Row::Reset] = &reply.rows[..] else {
+        let [ScriptAnswer::Verdict(verdict, frozen), ScriptAnswer::Reset] = &reply.rows[..] else {
             panic!("{reply:?}")
         };
         assert!(verdict.is_admitted() && frozen.is_empty());
@@ -333,7 +338,7 @@ mod tests {
     fn denied_charges_report_frozen_time() {
         let reply = reply(1, &decided(3, 0, 6), &decided(2, 4, 0));
         let reply = batch().parse(&reply).unwrap();
-        let [Row::Verdict(verdict, frozen), Row::Reset] = &reply.rows[..] else {
+        let [ScriptAnswer::Verdict(verdict, frozen), ScriptAnswer::Reset] = &reply.rows[..] else {
             panic!("{reply:?}")
         };
         assert!(!verdict.is_admitted());
@@ -344,7 +349,10 @@ mod tests {
     fn fault_names_its_key() {
         let reply = [&HEAD[..], &[3, 1, 0, 2, 0]].concat();
         let rows = batch().parse(&reply).unwrap().rows;
-        assert_eq!(rows, [Row::Fault { fault: Fault::WrongType, key: 1 }, Row::Stale]);
+        assert_eq!(
+            rows,
+            [ScriptAnswer::Fault { fault: Fault::WrongType, key: 1 }, ScriptAnswer::Stale]
+        );
     }
 
     #[test]
@@ -366,8 +374,13 @@ mod tests {
         ];
         for policy in policies.map(Result::unwrap) {
             let mut batch = Batch::new(5);
-            let line =
-                Line { key: b"a", policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
+            let line = KeyedCharge {
+                key: b"a",
+                policy: &policy,
+                cost: Cost::ONE,
+                enforce: true,
+                dry: false,
+            };
             batch.decide(&[line]).unwrap();
             let mut reply = HEAD.to_vec();
             reply[15] = STATES;
@@ -375,7 +388,7 @@ mod tests {
             reply.extend([0; 2]);
             reply.extend([0xff; 21]);
             let reply = batch.parse(&reply).unwrap();
-            let [Row::Verdict(verdict, _)] = &reply.rows[..] else { panic!("{reply:?}") };
+            let [ScriptAnswer::Verdict(verdict, _)] = &reply.rows[..] else { panic!("{reply:?}") };
             assert!(verdict.decisions()[0].denies(), "{policy:?}");
         }
     }

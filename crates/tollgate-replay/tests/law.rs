@@ -219,6 +219,7 @@ fn limited() -> impl Strategy<Value = Limited> {
     let algorithms = prop::sample::select(vec![
         Algorithm::FixedWindowCounter,
         Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
+        Algorithm::SlidingWindowCounter,
         Algorithm::TokenBucket { refill: Refill::Greedy },
         Algorithm::TokenBucket { refill: Refill::Interval },
         Algorithm::LeakyBucket { mode: LeakyMode::Meter },
@@ -237,8 +238,10 @@ fn limited() -> impl Strategy<Value = Limited> {
     (algorithms, units, 1_u64..12, mode, any::<bool>()).prop_map(
         |(algorithm, units, interval, mode, counts)| {
             let is_permit = algorithm == Algorithm::ConcurrentRequests;
-            // A request asks a concurrency limit again every 25 ms, which would meet other events.
-            let mode = if is_permit && mode.max_wait().is_some() { Mode::Reject } else { mode };
+            // A request asks a concurrency limit again every 25 ms, and a sliding window refills at
+            // any time, which would meet other events.
+            let meets_others = is_permit || algorithm == Algorithm::SlidingWindowCounter;
+            let mode = if meets_others && mode.max_wait().is_some() { Mode::Reject } else { mode };
             let counts = counts && !is_permit;
             Limited { algorithm, units, interval, mode, is_global: false, counts }
         },

@@ -16,7 +16,7 @@
 //! | `server/` | a server, its data, its clock, its Cluster slots, and replays of calls to real servers |
 //! | `network.rs` | connections that delay, lose and break |
 //! | `fault/` | the kinds, odds and effects of faults |
-//! | `history.rs` | records both sides and checks the promises |
+//! | `history/` | records both sides and checks the promises |
 //! | `balance.rs`, `penalties.rs` | check that no unit is lost, and whom penalties block |
 //! | `reached.rs` | the branches that runs entered |
 

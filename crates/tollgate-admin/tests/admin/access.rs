@@ -75,13 +75,14 @@ async fn foreign_sites_are_rejected() {
     let (_, store) = memory();
     let layer = layer(&store, [Limit::global(log("all", 9))]);
     let admin = Admin::builder().token(TOKEN).layer(&layer).allow_host("admin.local");
-    let admin = admin.build().unwrap();
+    let admin = admin.allow_host("fd00::1").build().unwrap();
     for (headers, expected) in [
         (&[("host", "localhost")][..], 200),
         (&[("host", "LOCALHOST:9000")], 200),
         (&[("host", "127.0.0.1:9000")], 200),
         (&[("host", "[::1]:9000")], 200),
         (&[("host", "admin.local.")], 200),
+        (&[("host", "[fd00::1]:9000")], 200),
         // DNS rebinding: the attacker's name resolves to this address.
         (&[("host", "rebound.example")], 421),
         (&[("host", "localhost.rebound.example")], 421),

@@ -8,7 +8,7 @@ use fred::types::CustomCommand;
 use tollgate::policy::{Algorithm, Cost, Resolution};
 use tollgate::store::Timestamp;
 use tollgate::{Policy, Quota, RedisStore};
-use tollgate_redis::protocol::{Batch, Line, Row, SHA1, TEXT};
+use tollgate_redis::protocol::{Batch, KeyedCharge, SHA1, ScriptAnswer, TEXT};
 
 use crate::Failure;
 use crate::redis::goals::What::{Median, P99, Rate, Redis};
@@ -148,7 +148,7 @@ impl<'a> Log<'a> {
     async fn calls(&mut self, count: u64, step: u64, admitted: bool) -> Result<(), Failure> {
         let mut batch = Batch::new(1);
         let (key, policy) = (self.policy.name().as_bytes(), &self.policy);
-        batch.decide(&[Line { key, policy, cost: Cost::ONE, enforce: true, dry: false }])?;
+        batch.decide(&[KeyedCharge { key, policy, cost: Cost::ONE, enforce: true, dry: false }])?;
         let pipeline = self.client.pipeline();
         for _ in 0..count {
             self.now += step;
@@ -163,7 +163,7 @@ impl<'a> Log<'a> {
         for reply in replies {
             let reply = reply.into_bytes().ok_or("the script returned no bytes")?;
             match batch.parse(&reply)?.rows.first() {
-                Some(Row::Verdict(verdict, _)) if verdict.is_admitted() == admitted => {}
+                Some(ScriptAnswer::Verdict(verdict, _)) if verdict.is_admitted() == admitted => {}
                 other => return Err(format!("admitted should be {admitted}: {other:?}").into()),
             }
         }

@@ -9,7 +9,7 @@ use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::store::Charge;
 use tollgate::{Policy, Quota, RedisStore, Store};
-use tollgate_redis::protocol::{Batch, Line, Reply, Row, SHA1, TEXT};
+use tollgate_redis::protocol::{Batch, KeyedCharge, Reply, SHA1, ScriptAnswer, TEXT};
 
 use crate::Failure;
 use crate::redis::load::Ask;
@@ -73,7 +73,7 @@ impl OneEach {
         Ok(Self { client, limits, apart, nonce: AtomicU64::new(0) })
     }
 
-    async fn call(&self, lines: &[Line<'_>]) -> Result<bool, Failure> {
+    async fn call(&self, lines: &[KeyedCharge<'_>]) -> Result<bool, Failure> {
         let mut batch = Batch::new(self.nonce.fetch_add(1, Ordering::Relaxed));
         batch.decide(lines)?;
         let keys: Vec<fred::types::Key> = batch.keys().map(fred::types::Key::from).collect();
@@ -82,7 +82,7 @@ impl OneEach {
         let reply: Bytes = self.client.evalsha(SHA1, keys, args).await?;
         let Reply { rows, .. } = batch.parse(&reply)?;
         match rows.first() {
-            Some(Row::Verdict(verdict, _)) => Ok(verdict.is_admitted()),
+            Some(ScriptAnswer::Verdict(verdict, _)) => Ok(verdict.is_admitted()),
             other => Err(format!("the script returned {other:?}").into()),
         }
     }
@@ -97,7 +97,7 @@ impl Ask for OneEach {
         let keys: Vec<_> = keys.collect();
         let lines: Vec<_> = keys
             .iter()
-            .map(|(key, policy)| Line {
+            .map(|(key, policy)| KeyedCharge {
                 key: key.as_bytes(),
                 policy,
                 cost: Cost::ONE,

@@ -31,7 +31,7 @@ async fn concurrency_limit_protects_a_slow_upstream() {
     })
     .await;
     let lines =
-        upstream.with("client: {limit: 1000, window: 1h, concurrency: {max: 3, lease: 30s}}\n");
+        upstream.with("client: {limit: 1000, window: 1h, concurrency: {max: 3, ttl: 30s}}\n");
     let (_gateway, client) = Gateway::with_client(&lines);
     let mut asked = JoinSet::new();
     for _ in 0..20 {

@@ -2,12 +2,14 @@
 
 mod connections;
 mod edits;
+mod endpoint;
 mod identity;
 mod limits;
 mod matching;
 mod meeting;
 mod preflights;
 mod rate_limits;
+mod redis;
 mod secret;
 mod server;
 mod settling;
@@ -43,10 +45,11 @@ pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
     descriptor_key,
 };
+pub use self::redis::{RedisPlan, Topology};
 pub use self::secret::Secret;
 pub use self::server::{Front, Route};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
-pub use self::store::{RedisPlan, StorePlan, Topology};
+pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
 
 pub use crate::tables::{

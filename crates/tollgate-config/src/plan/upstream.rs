@@ -1,14 +1,9 @@
 //! Where and how the proxy forwards a route's requests.
 
-use std::fmt;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderValue, InvalidHeaderValue};
-use http::uri::{Authority, Scheme};
-
 use super::edits::Edits;
+pub use super::endpoint::{Address, Balance, Endpoint, Protocol};
 use crate::tables::TargetTlsFiles;
 
 pub use crate::tables::HealthCheck;
@@ -61,62 +56,6 @@ impl Servers {
     pub const MOST: usize = 64;
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
-    pub endpoint: Endpoint,
-    /// Prepended to each path. Empty, or starts with `/` and does not end with `/`.
-    pub base_path: String,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, base_path } = self;
-        match endpoint.socket {
-            Some(_) => endpoint.fmt(f),
-            None => write!(f, "{}://{endpoint}{base_path}", endpoint.scheme),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    pub scheme: Scheme,
-    pub authority: Authority,
-    pub socket: Option<Arc<Path>>,
-}
-
-impl Endpoint {
-    pub fn unix(socket: &Path) -> Self {
-        let authority = Authority::from_static("localhost");
-        Self { scheme: Scheme::HTTP, authority, socket: Some(socket.into()) }
-    }
-
-    /// The `Host` header, without the scheme's default port.
-    pub fn host_header(&self) -> Result<HeaderValue, InvalidHeaderValue> {
-        let usual = if self.scheme == Scheme::HTTPS { 443 } else { 80 };
-        match self.authority.port_u16() {
-            Some(port) if port != usual => format!("{}:{port}", self.authority.host()).try_into(),
-            _ => self.authority.host().try_into(),
-        }
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.socket {
-            Some(socket) => write!(f, "unix:{}", socket.display()),
-            None => self.authority.fmt(f),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Balance {
-    #[default]
-    RoundRobin,
-    LeastBusy,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passive {
     pub failures: u32,
@@ -127,14 +66,6 @@ impl Default for Passive {
     fn default() -> Self {
         Self { failures: 3, retry_after: Duration::from_secs(10) }
     }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    #[default]
-    Http1,
-    /// HTTP/2; without TLS with prior knowledge (`h2c`). For gRPC.
-    Http2,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -30,21 +30,22 @@ pub(super) fn in_flight(
     names.take_derived(&name, &key.name())?;
     let Some(section) = key.get()? else { return Ok(None) };
     let (max, lease) = (section.max.value()?, section.lease.value()?);
-    let location = section.lease.location();
-    if lease < SHORT {
+    let ttl = lease.map_or_else(|| section.ttl.value(), Ok)?;
+    let location = if lease.is_some() { section.lease.location() } else { section.ttl.location() };
+    if ttl < SHORT {
         location.warn(
-            format!("each request renews its `lease` of {lease:?} four times in that time"),
-            "30s is enough: the lease matters only after a gateway crash",
+            format!("each request renews its time to live of {ttl:?} four times in that time"),
+            "30s is enough: it matters only after a gateway crash",
         );
     }
-    let policy = Policy::concurrent_requests(name, max, lease).map_err(|error| {
+    let policy = Policy::concurrent_requests(name, max, ttl).map_err(|error| {
         let cure = "choose 50us to 1h; longer requests renew it";
         location.error(error.to_string(), cure)
     });
     policy.map(Some)
 }
 
-/// A shorter lease is usually a mistake, because it does not limit a request's duration.
+/// A shorter time is usually a mistake, because it does not limit a request's duration.
 const SHORT: Duration = Duration::from_secs(1);
 
 pub(super) fn penalty(

@@ -2,8 +2,9 @@ use std::net::SocketAddr;
 
 use tollgate::key::TrustedProxies;
 
-use super::super::named_files::FileContents;
+use super::super::files::{self, FileError};
 use super::super::problem::Checked;
+use super::super::rate_limits::read_rate_limit_files;
 use super::super::tables::{File, RateLimiter};
 use super::super::typed::{Location, values};
 use crate::plan::{Front, Listen, RateLimitsPlan};
@@ -19,7 +20,14 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
     let Some(service) = limiter.rate_limit_service.get()? else { return Ok(None) };
     let files = values(service.config.get()?)?;
     let merges_domains = service.merge_domains.value()?;
-    service.config.location().group_files(FileContents::RateLimits(files.clone(), merges_domains));
+    let named = files.clone();
+    service.config.location().check_with(move || {
+        let errors = read_rate_limit_files(&named, merges_domains).err().unwrap_or_default();
+        errors.into_iter().map(|error| {
+            let what = format!("{}: {}", error.file.display(), error.what);
+            FileError { what, ..error }
+        })
+    });
     Ok(Some(RateLimitsPlan {
         files,
         on_store_error: limiter.on_store_error.value()?,
@@ -72,8 +80,8 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Liste
         let Some(listeners) = listeners else { continue };
         for item in listeners.get().into_iter().flatten() {
             let Ok(listen) = item.get() else { continue };
-            if let Some(tls) = &listen.tls {
-                item.location.group_files(FileContents::Tls(tls.clone()));
+            if let Some(tls) = listen.tls.clone() {
+                item.location.check_with(move || files::tls(&tls).err());
             }
             // Port 0 is a different free port each time.
             if listen.address.port() != 0 && listeners.is_set() {

@@ -1,4 +1,4 @@
-use super::super::named_files::FileContents;
+use super::super::files;
 use super::super::problem::Checked;
 use super::super::tables::{RateLimiter, Subjects};
 use super::super::typed::{Item, Key, Setting, Text, values};
@@ -38,7 +38,7 @@ fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<Subjects
     }
     let file = list.file.value()?;
     if let Some(file) = file.clone() {
-        list.file.location().group_files(FileContents::Subjects(file));
+        list.file.location().check_with(move || files::subjects(&file).err());
     }
     let keys = list.api_keys.items()?.iter().map(|item| item.get()?.sha256.value());
     Ok(SubjectsPlan {

@@ -4,7 +4,7 @@ use http::header::ACCEPT_ENCODING;
 use http::uri::Scheme;
 use tollgate_engine::PathPattern;
 
-use super::super::named_files::FileContents;
+use super::super::files;
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{HeaderEdits, RateLimiter, TargetSection};
 use super::super::typed::{Key, Setting, values};
@@ -85,7 +85,8 @@ fn tls(section: &TargetSection) -> Checked<Option<TargetTlsFiles>> {
             "write `https://` in `url`, or remove it",
         );
     }
-    section.tls.location().group_files(FileContents::TargetTls(tls.clone()));
+    let checked = tls.clone();
+    section.tls.location().check_with(move || files::target_tls(&checked).err());
     Ok(Some(tls.clone()))
 }
 

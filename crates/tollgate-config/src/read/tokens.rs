@@ -1,4 +1,4 @@
-use super::super::named_files::FileContents;
+use super::super::files;
 use super::super::problem::Checked;
 use super::super::tables::Jwt;
 use super::super::typed::values;
@@ -40,7 +40,8 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
             "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
         ));
     };
-    key.location().group_files(FileContents::Keys(origin.clone()));
+    let checked = origin.clone();
+    key.location().check_with(move || files::keys(&checked).err());
     Ok(origin)
 }
 

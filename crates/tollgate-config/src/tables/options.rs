@@ -46,12 +46,14 @@ section! {
     /// The maximum number of requests in flight, which is the same in all tiers. A request counts
     /// until its response has been sent or its client disconnects; an upgrade counts until the
     /// connection is upgraded. `excess` applies to this limit too.
-    keys Concurrency = "concurrency" short max {
+    keys Concurrency = "concurrency" short max either [ttl lease] {
         /// The maximum number of requests at the same time.
         required max: AtOnce,
         /// How long a crashed gateway's in-flight requests still count. Running gateways renew this
-        /// time. The maximum is 1h.
-        default lease: Time = "30s",
+        /// time to live. The maximum is 1h.
+        default ttl: Time = "30s",
+        /// The earlier name of `ttl`.
+        optional lease: Time,
     }
 
     /// Blocks a client after a number of strikes: all its requests to the policy are denied

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use super::super::named_files::FileContents;
+use super::super::named_files::FileError;
 use super::super::place::{Place, Span};
 use super::super::problem::{Checked, Problems, Reported};
 
@@ -23,9 +23,13 @@ impl Location {
         self.problems.warn(self.place.clone(), what, cure);
     }
 
-    /// Groups the files that this value names, by what they contain.
-    pub(crate) fn group_files(&self, contents: FileContents) {
-        self.problems.group_files(&self.place, contents);
+    /// Sets how the files that this value names are checked.
+    pub(crate) fn check_with<E: IntoIterator<Item = FileError>>(
+        &self,
+        check: impl Fn() -> E + Send + Sync + 'static,
+    ) {
+        let check = Box::new(move || check().into_iter().collect());
+        self.problems.check_with(&self.place, check);
     }
 }
 

@@ -23,6 +23,33 @@ fn store() -> (MemoryStore<ManualClock>, ManualClock) {
     (MemoryStore::builder().clock(clock.clone()).shards(1).build(), clock)
 }
 
+/// Generates methods of [`Subject`] that call the subject in a field.
+macro_rules! forward {
+    ($field:tt: decide) => {
+        fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
+            self.$field.decide(charges, now)
+        }
+    };
+    ($field:tt: corrections) => {
+        fn settle(
+            &mut self,
+            receipt: &Receipt,
+            actual: Cost,
+            now: Timestamp,
+        ) -> Option<Settlement> {
+            self.$field.settle(receipt, actual, now)
+        }
+
+        fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
+            self.$field.renew(receipt, now)
+        }
+
+        fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
+            self.$field.reset(policy, key, now)
+        }
+    };
+}
+
 mod memory {
     use super::*;
     law_tests!(|| {
@@ -56,17 +83,7 @@ impl Subject for Full {
         self.0.decide(&enforced.collect::<Vec<_>>(), now)
     }
 
-    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
-        self.0.settle(receipt, actual, now)
-    }
-
-    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
-        self.0.renew(receipt, now)
-    }
-
-    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
-        self.0.reset(policy, key, now)
-    }
+    forward!(0: corrections);
 }
 
 #[test]
@@ -95,21 +112,8 @@ impl Leased {
 }
 
 impl Subject for Leased {
-    fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
-        self.0.decide(charges, now)
-    }
-
-    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
-        self.0.settle(receipt, actual, now)
-    }
-
-    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
-        self.0.renew(receipt, now)
-    }
-
-    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
-        self.0.reset(policy, key, now)
-    }
+    forward!(0: decide);
+    forward!(0: corrections);
 
     fn adapt(policy: Policy) -> Policy {
         let lease = Lease::of(1, 2).ttl(Lease::MIN_TTL);
@@ -133,37 +137,42 @@ fn leased_versions_are_bounded() {
     law::refunds_never_admit_more(Leased::new);
 }
 
-/// A key with a state under one version is charged under another version in the overflow entry. Once
-/// this entry is unused, the charge's receipt must not refund units of the key's own state.
+/// A key with a state under one or two versions is charged under another version in the overflow
+/// entry. Once this entry is unused, the charge's receipt must not refund units of the key's own states.
 #[test]
 fn overflow_receipt_keeps_own_units() {
-    let mut full = Full::new();
     // A short window starts at time zero.
     let time = |micros: u64| Timestamp::from_micros(60_000_000 + micros);
     let window = |limit, micros| {
         let quota = Quota::new(limit, Duration::from_micros(micros));
         Policy::fixed_window_counter("p", quota).expect("builds")
     };
-    let (long, short) = (window(20, 1_000_000), window(5, 60));
-    let mut charge = |policy: &Policy, key: &str, cost, now| {
-        let key = Key::from(key);
-        let charges = [Charge::new(policy, &key, Cost::new(cost))];
-        let verdict = full.decide(&charges, now).expect("decides");
-        let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
-        (verdict.decisions()[0].remaining, receipt)
-    };
-    // The store has room for two keys.
-    charge(&long, "other", 1, time(0));
-    charge(&long, "known", 1, time(0));
-    charge(&short, "new", 1, time(0));
-    let (remaining, receipt) = charge(&short, "known", 1, time(1));
-    assert_eq!(remaining, 3, "both charges are in the overflow entry");
-    let receipt = receipt.expect("a charge");
-    let settled = full.settle(&receipt, Cost::ZERO, time(60)).expect("settles");
-    assert_eq!(settled, Settlement::Returned { units: 0 });
-    let known = Key::from("known");
-    let look = full.decide(&[Charge::new(&long, &known, Cost::ZERO)], time(60)).expect("decides");
-    assert_eq!(look.decisions()[0].remaining, 19);
+    let (long, middle, short) = (window(20, 1_000_000), window(10, 1_000_000), window(5, 60));
+    for own in [&[&long][..], &[&long, &middle]] {
+        let mut full = Full::new();
+        let mut charge = |policy: &Policy, key: &str, cost, now| {
+            let key = Key::from(key);
+            let charges = [Charge::new(policy, &key, Cost::new(cost))];
+            let verdict = full.decide(&charges, now).expect("decides");
+            let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
+            (verdict.decisions()[0].remaining, receipt)
+        };
+        // The store has room for two keys.
+        charge(&long, "other", 1, time(0));
+        for policy in own {
+            charge(policy, "known", 1, time(0));
+        }
+        charge(&short, "new", 1, time(0));
+        let (remaining, receipt) = charge(&short, "known", 1, time(1));
+        assert_eq!(remaining, 3, "both charges are in the overflow entry");
+        let receipt = receipt.expect("a charge");
+        let settled = full.settle(&receipt, Cost::ZERO, time(60)).expect("settles");
+        assert_eq!(settled, Settlement::Returned { units: 0 });
+        let known = Key::from("known");
+        let look = [Charge::new(&long, &known, Cost::ZERO)];
+        let look = full.decide(&look, time(60)).expect("decides");
+        assert_eq!(look.decisions()[0].remaining, 20 - own.len() as u64);
+    }
 }
 
 /// A store that fails while it is told to.
@@ -225,21 +234,8 @@ impl Falling {
 }
 
 impl Subject for Falling {
-    fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
-        self.timed.decide(charges, now)
-    }
-
-    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
-        self.timed.settle(receipt, actual, now)
-    }
-
-    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
-        self.timed.renew(receipt, now)
-    }
-
-    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
-        self.timed.reset(policy, key, now)
-    }
+    forward!(timed: decide);
+    forward!(timed: corrections);
 
     fn fail(&mut self, is_down: bool) {
         self.is_down.store(is_down, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use super::{Combiner, Sent};
 use crate::encode::Batch;
 use crate::failure::{Failure, STORE};
 use crate::node::Node;
-use crate::reply::{Reply, Row};
+use crate::reply::{Reply, ScriptAnswer};
 use crate::ticket::{Answer, Leased, Request, Ticket};
 
 impl Combiner {
@@ -32,44 +32,44 @@ impl Combiner {
         let is_clock_wrong = node.at_server(received).is_some_and(|latest| reply.now > latest);
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
-                Row::Verdict(verdict, frozen) => {
+                ScriptAnswer::Verdict(verdict, frozen) => {
                     let between = sent.moment..received_at;
                     self.deny_cache.learn(ticket, &verdict, &frozen, between);
                     Ok(Answer::Verdict(verdict))
                 }
-                Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
-                Row::Leased(granted) => {
+                ScriptAnswer::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                ScriptAnswer::Leased(granted) => {
                     Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent: sent.moment }))
                 }
-                Row::Renewal(begun) => {
+                ScriptAnswer::Renewal(begun) => {
                     let renewed = |at| match &ticket.request {
                         Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),
                         _ => None,
                     };
                     Ok(Answer::Renewal(begun.and_then(renewed)))
                 }
-                Row::Reset => {
+                ScriptAnswer::Reset => {
                     // Denials from before the reset may have been stored since this was sent.
                     self.deny_cache.forget();
                     Ok(Answer::Reset)
                 }
-                Row::Fault { fault, key } => {
+                ScriptAnswer::Fault { fault, key } => {
                     let key = batch.keys().nth(key).unwrap_or_default();
                     let key = String::from_utf8_lossy(key);
                     // Redis works, so this must not fail other requests.
                     Err(StoreError::invalid(STORE, format_args!("{key}: {fault}"))
                         .with_source(fault))
                 }
-                Row::Unmade => Err(StoreError::not_charged(
+                ScriptAnswer::Unmade => Err(StoreError::not_charged(
                     STORE,
                     "OOM: the server has no memory for the charge; raise maxmemory",
                 )),
-                Row::Elsewhere => {
+                ScriptAnswer::Elsewhere => {
                     // A call with only this request gets a redirection that names the node.
                     again.extend(ticket.unsend().then(|| Arc::clone(ticket)));
                     continue;
                 }
-                Row::Stale => {
+                ScriptAnswer::Stale => {
                     self.counters.count_late();
                     if received < ticket.deadline && ticket.take_back() {
                         again.push(Arc::clone(ticket));
@@ -158,7 +158,7 @@ mod tests {
     ) -> bool {
         let tickets = [request(Instant::now()), Arc::clone(new)];
         assert!(tickets.iter().all(|ticket| ticket.send()));
-        let reply = Reply { now, rows: vec![Row::Stale, Row::Stale] };
+        let reply = Reply { now, rows: vec![ScriptAnswer::Stale, ScriptAnswer::Stale] };
         let sent = Sent { instant: sent, moment: 0 };
         let combiner = &store.0.combiner;
         let again = combiner.distribute(&Batch::new(0), reply, &tickets, sent, node);
@@ -179,8 +179,10 @@ mod tests {
         let (now, wait) = (Timestamp::from_micros(60_000_000), Micros::new(60_000_000));
         let outcome = Outcome::Deny { retry_after: wait };
         let decision = Decision { outcome, ..Decision::undecided(1) };
-        let denial =
-            Row::Verdict(Verdict::single(false, now, decision), [wait].into_iter().collect());
+        let denial = ScriptAnswer::Verdict(
+            Verdict::single(false, now, decision),
+            [wait].into_iter().collect(),
+        );
         let answer = |row, ticket: Arc<Ticket>| {
             let sent = Sent { instant: start, moment: combiner.clock.now() };
             let reply = Reply { now, rows: vec![row] };
@@ -188,7 +190,7 @@ mod tests {
             combiner.deny_cache.find(&[charge])
         };
         assert!(answer(denial, Arc::new(decide)).is_some());
-        assert!(answer(Row::Reset, request(start)).is_none());
+        assert!(answer(ScriptAnswer::Reset, request(start)).is_none());
     }
 
     const MINUTE: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use tollgate_core::{StoreError, Timestamp};
 use super::deadlines::Unanswered;
 use super::redirect::Route;
 use super::{Combiner, Lane, Sent};
-use crate::encode::{Batch, Line};
+use crate::encode::{Batch, KeyedCharge};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::pace::Ended;
 use crate::ticket::{Request, Ticket};
@@ -191,9 +191,9 @@ fn parts(
 fn add(batch: &mut Batch, ticket: &Ticket) -> bool {
     let added = match &ticket.request {
         Request::Decide(charges) => {
-            let lines: SmallVec<[Line<'_>; 4]> = charges
+            let lines: SmallVec<[KeyedCharge<'_>; 4]> = charges
                 .iter()
-                .map(|charge| Line {
+                .map(|charge| KeyedCharge {
                     key: &charge.state,
                     policy: &charge.policy,
                     cost: charge.cost,

@@ -11,7 +11,7 @@ use crate::bytes::{exact, put};
 
 /// A charge, and the Redis key that stores its state.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
+pub struct KeyedCharge<'a> {
     /// The Redis key of the state, one per policy and key.
     pub key: &'a [u8],
     /// The policy to apply.
@@ -29,14 +29,14 @@ const DRY: u8 = 2;
 
 impl Batch {
     /// Adds a request, which charges either all or none.
-    pub fn decide(&mut self, lines: &[Line<'_>]) -> Result<(), EncodeError> {
-        let mut sums: SmallVec<[Line<'_>; 4]> = SmallVec::new();
-        let mut charges: SmallVec<[u8; 2]> = smallvec![0; lines.len()];
+    pub fn decide(&mut self, charges: &[KeyedCharge<'_>]) -> Result<(), EncodeError> {
+        let mut sums: SmallVec<[KeyedCharge<'_>; 4]> = SmallVec::new();
+        let mut sum_of: SmallVec<[u8; 2]> = smallvec![0; charges.len()];
         // Dry charges come last, because they see what remains after the other charges.
         for dry in [false, true] {
-            for (line, charge) in lines.iter().zip(&mut charges) {
-                if line.dry == dry {
-                    *charge = sum_up(&mut sums, line)? as u8;
+            for (charge, sum) in charges.iter().zip(&mut sum_of) {
+                if charge.dry == dry {
+                    *sum = sum_up(&mut sums, charge)? as u8;
                 }
             }
         }
@@ -59,8 +59,8 @@ impl Batch {
             keys.push(key);
             asked.push(Sum { form, cost: sum.cost, enforce: sum.enforce });
         }
-        if !self.join(&keys, &charges) {
-            let number = self.request(Asked::Decide { sums: asked, charges }, &keys);
+        if !self.join(&keys, &sum_of) {
+            let number = self.request(Asked::Decide { sums: asked, charges: sum_of }, &keys);
             let Self { requests, runs, equal, hasher, .. } = self;
             let hash = |&run: &u32| hasher.hash_one(equal_bytes(requests, &runs[run as usize]));
             // A later run replaces an equal run, because new requests can no longer join the
@@ -102,12 +102,12 @@ impl Batch {
 
 /// Returns equal numbers for charges with the same subject, because denying one may penalise the
 /// other. All numbers are zero if no penalty counts denials.
-fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
+fn subjects(sums: &[KeyedCharge<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     if !sums.iter().any(|sum| sum.policy.counts_denials()) {
         return Ok(SmallVec::from_elem(0, sums.len()));
     }
-    let number = |sum: &Line<'_>| {
-        let same = |other: &Line<'_>| subject_of(other.key) == subject_of(sum.key);
+    let number = |sum: &KeyedCharge<'_>| {
+        let same = |other: &KeyedCharge<'_>| subject_of(other.key) == subject_of(sum.key);
         let number = sums.iter().position(same).and_then(|index| u8::try_from(index).ok());
         number.filter(|number| *number < 64).ok_or(EncodeError::TooManyCharges)
     };
@@ -122,28 +122,31 @@ fn subject_of(key: &[u8]) -> Option<&[u8]> {
 
 /// Adds a charge to a request's sums, and returns the index of its sum. A dry charge gets its own
 /// sum.
-fn sum_up<'a>(sums: &mut SmallVec<[Line<'a>; 4]>, line: &Line<'a>) -> Result<usize, EncodeError> {
-    let same = sums.iter().position(|sum| sum.key == line.key);
+fn sum_up<'a>(
+    sums: &mut SmallVec<[KeyedCharge<'a>; 4]>,
+    charge: &KeyedCharge<'a>,
+) -> Result<usize, EncodeError> {
+    let same = sums.iter().position(|sum| sum.key == charge.key);
     if let Some(sum) = same.map(|index| &mut sums[index]) {
-        if !sum.policy.is_same(line.policy) && sum.policy.rule() != line.policy.rule() {
+        if !sum.policy.is_same(charge.policy) && sum.policy.rule() != charge.policy.rule() {
             return Err(EncodeError::TwoQuotas);
         }
         // Dry charges come last, so an earlier sum is not dry.
-        if !line.dry {
-            add(&mut sum.cost, &mut sum.enforce, line);
+        if !charge.dry {
+            add(&mut sum.cost, &mut sum.enforce, charge);
             return Ok(same.unwrap_or_default());
         }
     }
-    sums.push(*line);
+    sums.push(*charge);
     Ok(sums.len() - 1)
 }
 
 /// Adds a charge to a sum for the same key. A shadow charge must not make an enforced sum more
 /// expensive, so it is dropped.
-fn add(cost: &mut Cost, enforce: &mut bool, line: &Line<'_>) {
-    match (*enforce, line.enforce) {
+fn add(cost: &mut Cost, enforce: &mut bool, charge: &KeyedCharge<'_>) {
+    match (*enforce, charge.enforce) {
         (true, false) => {}
-        (false, true) => (*cost, *enforce) = (line.cost, true),
-        _ => *cost = cost.plus(line.cost),
+        (false, true) => (*cost, *enforce) = (charge.cost, true),
+        _ => *cost = cost.plus(charge.cost),
     }
 }

@@ -20,7 +20,7 @@ use indexmap::IndexSet;
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Policy, Timestamp};
 
-pub use self::decide::Line;
+pub use self::decide::KeyedCharge;
 pub use self::lease::{Ask, Spent};
 use crate::bytes::put;
 use crate::header::{is_plain, put_header, put_periods};

@@ -12,8 +12,8 @@ fn policy(limit: u64) -> Policy {
     Policy::fixed_window_counter("p", Quota::per_minute(limit)).unwrap()
 }
 
-fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> Line<'a> {
-    Line { key, policy, cost: Cost::new(cost), enforce: true, dry: false }
+fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> KeyedCharge<'a> {
+    KeyedCharge { key, policy, cost: Cost::new(cost), enforce: true, dry: false }
 }
 
 /// Returns the bytes of the requests in a call.
@@ -69,7 +69,7 @@ fn general_request_disables_plain_path() {
         assert_eq!(may_be_plain(&batch), is_plain, "{policy:?}");
     }
     let mut asks = Batch::new(0);
-    asks.decide(&[Line { dry: true, ..line(b"k", &bucket, 1) }]).unwrap();
+    asks.decide(&[KeyedCharge { dry: true, ..line(b"k", &bucket, 1) }]).unwrap();
     let mut resets = Batch::new(0);
     resets.reset(b"k").unwrap();
     assert!(!may_be_plain(&asks) && !may_be_plain(&resets));
@@ -90,7 +90,7 @@ fn cross_slot_call_declares_no_keys() {
 fn interleaved_key_prevents_joining() {
     let policy = policy(100);
     let (a, b) = (line(b"a", &policy, 1), line(b"b", &policy, 1));
-    let cases: [(&[&[Line<'_>]], &[u32]); 5] = [
+    let cases: [(&[&[KeyedCharge<'_>]], &[u32]); 5] = [
         (&[&[a], &[b], &[a], &[b]], &[0, 1, 0, 1]),
         (&[&[a], &[line(b"a", &policy, 2)], &[a]], &[0, 1, 2]),
         (&[&[a], &[a, b], &[a], &[b]], &[0, 1, 2, 3]),
@@ -116,7 +116,7 @@ fn interleaved_key_prevents_joining() {
 fn charges_to_a_key_are_summed() {
     let policy = policy(100);
     let mut batch = Batch::new(0);
-    let shadow = |cost| Line { enforce: false, ..line(b"k", &policy, cost) };
+    let shadow = |cost| KeyedCharge { enforce: false, ..line(b"k", &policy, cost) };
     let enforced = |cost| line(b"k", &policy, cost);
     let lines =
         [shadow(2), line(b"other", &policy, 9), shadow(4), enforced(3), shadow(8), enforced(2)];

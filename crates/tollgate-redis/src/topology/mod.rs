@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::discovery::Connect;
 use self::discovery::{Discovery, PERIOD};
-use self::slots::{Part, SLOTS};
+use self::slots::{SLOTS, SlotRange};
 use crate::host_port::HostPort;
 use crate::node::Node;
 
@@ -191,11 +191,11 @@ impl Topology {
     }
 
     /// Adopts the Cluster's slot map, and drops nodes that have left.
-    fn adopt(&self, connect: &Connect, parts: &[Part]) {
+    fn adopt(&self, connect: &Connect, ranges: &[SlotRange]) {
         let now = Instant::now();
         let mut map = self.map.write();
         let mut nodes = HashMap::new();
-        for address in parts.iter().map(|part| &part.master) {
+        for address in ranges.iter().map(|range| &range.master) {
             let known = map.nodes.get(address).cloned();
             if let Some(node) = known.or_else(|| connect.node(address)) {
                 nodes.insert(address.clone(), node);
@@ -203,9 +203,9 @@ impl Topology {
         }
         let masters = nodes.values().cloned().collect();
         let mut slots = vec![None; SLOTS];
-        for part in parts {
-            for slot in part.slots.clone() {
-                slots[usize::from(slot)] = nodes.get(&part.master).cloned();
+        for range in ranges {
+            for slot in range.slots.clone() {
+                slots[usize::from(slot)] = nodes.get(&range.master).cloned();
             }
         }
         for (address, node) in &map.nodes {
@@ -213,7 +213,7 @@ impl Topology {
                 nodes.entry(address.clone()).or_insert_with(|| Arc::clone(node));
             }
         }
-        let replicas = parts.iter().flat_map(|part| part.replicas.iter().cloned()).collect();
+        let replicas = ranges.iter().flat_map(|range| range.replicas.iter().cloned()).collect();
         let before = std::mem::replace(&mut *map, Map { nodes, replicas, slots, masters });
         drop(map);
         // Dropped after unlocking, because this may close connections.

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Topology;
 use super::discovery::{Connect, Discovery, PERIOD};
-use super::slots::{Part, parse};
+use super::slots::{SlotRange, parse};
 use crate::host_port::HostPort;
 use crate::node::Node;
 use crate::random::Random;
@@ -43,7 +43,7 @@ impl Topology {
 impl Discovery {
     /// Queries nodes for the slot map, two at a time, until one answers. If both answer, the later
     /// epoch wins. If no node answers, returns the reason.
-    async fn ask(&self, topology: &Topology, with_all: bool) -> Result<Vec<Part>, String> {
+    async fn ask(&self, topology: &Topology, with_all: bool) -> Result<Vec<SlotRange>, String> {
         let mut error = "there is no node".to_owned();
         for pair in self.in_turn(topology, with_all).chunks(2) {
             let mut asked = JoinSet::new();
@@ -52,7 +52,7 @@ impl Discovery {
                 asked.spawn(async move { node.map().await });
             }
             let mut until = Instant::now() + LONGEST_ANSWER;
-            let mut latest: Option<(u64, Vec<Part>)> = None;
+            let mut latest: Option<(u64, Vec<SlotRange>)> = None;
             while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
                 match answer {
                     Ok(Ok(map)) if latest.as_ref().is_none_or(|known| map.0 > known.0) => {
@@ -92,7 +92,7 @@ impl Discovery {
 
 impl Node {
     /// Returns this node's slot map and its epoch, which is zero if the user may not query it.
-    async fn map(&self) -> Result<(u64, Vec<Part>), String> {
+    async fn map(&self) -> Result<(u64, Vec<SlotRange>), String> {
         let answer = self.cluster_slots().await;
         let answer = answer.map_err(|error| format!("{}: {error}", self.address))?;
         let parts = parse(answer, &self.address.host);

@@ -10,7 +10,7 @@ pub(super) const SLOTS: usize = 16_384;
 
 /// Consecutive slots on the same nodes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct SlotRange {
     pub(super) slots: RangeInclusive<u16>,
     pub(super) master: HostPort,
     pub(super) replicas: Vec<HostPort>,
@@ -18,21 +18,22 @@ pub(super) struct Part {
 
 /// Parses the answer of the node at host `asked`. `None` if it is malformed or contains no slots,
 /// because a node outside any Cluster returns an empty list.
-pub(super) fn parse(answer: Value, asked: &str) -> Option<Vec<Part>> {
-    let Value::List(parts) = answer else { return None };
-    let parts: Option<Vec<_>> = parts.into_iter().map(|part| self::part(part, asked)).collect();
-    parts.filter(|parts| !parts.is_empty())
+pub(super) fn parse(answer: Value, asked: &str) -> Option<Vec<SlotRange>> {
+    let Value::List(ranges) = answer else { return None };
+    let ranges: Option<Vec<_>> =
+        ranges.into_iter().map(|range| self::range(range, asked)).collect();
+    ranges.filter(|ranges| !ranges.is_empty())
 }
 
 /// Parses `first, last, master, replica…`.
-fn part(part: Value, asked: &str) -> Option<Part> {
-    let Value::List(fields) = part else { return None };
+fn range(range: Value, asked: &str) -> Option<SlotRange> {
+    let Value::List(fields) = range else { return None };
     let mut fields = fields.into_iter();
     let mut slot = || slot(&fields.next()?);
     let slots = slot()?..=slot()?;
     let mut nodes = fields.map(|node| address(&node, asked));
     let master = nodes.next()??;
-    Some(Part { slots, master, replicas: nodes.flatten().collect() })
+    Some(SlotRange { slots, master, replicas: nodes.flatten().collect() })
 }
 
 fn slot(value: &Value) -> Option<u16> {
@@ -67,7 +68,7 @@ mod tests {
         list([host, Value::Number(port), text("id"), list([])])
     }
 
-    fn part(first: i64, last: i64, nodes: impl IntoIterator<Item = Value>) -> Value {
+    fn range(first: i64, last: i64, nodes: impl IntoIterator<Item = Value>) -> Value {
         list([Value::Number(first), Value::Number(last)].into_iter().chain(nodes))
     }
 
@@ -78,12 +79,12 @@ mod tests {
     #[test]
     fn slot_ranges_name_their_nodes() {
         let answer = list([
-            part(0, 5460, [node(text("a"), 1), node(text("b"), 2)]),
-            part(5461, 16_383, [node(Value::Null, 3)]),
+            range(0, 5460, [node(text("a"), 1), node(text("b"), 2)]),
+            range(5461, 16_383, [node(Value::Null, 3)]),
         ]);
         let expected = vec![
-            Part { slots: 0..=5460, master: at("a", 1), replicas: vec![at("b", 2)] },
-            Part { slots: 5461..=16_383, master: at("asked", 3), replicas: vec![] },
+            SlotRange { slots: 0..=5460, master: at("a", 1), replicas: vec![at("b", 2)] },
+            SlotRange { slots: 5461..=16_383, master: at("asked", 3), replicas: vec![] },
         ];
         assert_eq!(parse(answer, "asked"), Some(expected));
     }
@@ -94,9 +95,9 @@ mod tests {
             Value::Null,
             list([]),
             list([Value::Number(1)]),
-            list([part(0, 1, [])]),
-            list([part(0, 16_384, [node(text("a"), 1)])]),
-            list([part(0, 1, [node(text("a"), 70_000)])]),
+            list([range(0, 1, [])]),
+            list([range(0, 16_384, [node(text("a"), 1)])]),
+            list([range(0, 1, [node(text("a"), 70_000)])]),
         ];
         for answer in nonsense {
             assert_eq!(parse(answer.clone(), "asked"), None, "{answer:?}");

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use tollgate_core::{Charge, Cost, Key, Policy, Receipt, Settlement, Timestamp, Verdict};
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer};
 use tollgate_store_tests::law::Subject;
 use tollgate_store_tests::{is_long, law_tests};
 
@@ -42,7 +42,7 @@ impl Script {
         [self.key(&receipt.policy, &receipt.key), receipt.id.0.to_string().into_bytes()].concat()
     }
 
-    fn call(&self, batch: &Batch, now: Timestamp) -> Row {
+    fn call(&self, batch: &Batch, now: Timestamp) -> ScriptAnswer {
         self.client.borrow_mut().call(batch, Some(now)).rows.remove(0)
     }
 }
@@ -52,13 +52,13 @@ impl Subject for Script {
         let keys: Vec<_> = charges.iter().map(|it| self.key(it.policy, it.key)).collect();
         let lines = charges.iter().zip(&keys).map(|(charge, key)| {
             let Charge { policy, cost, enforce, dry, .. } = *charge;
-            Line { key, policy, cost, enforce, dry }
+            KeyedCharge { key, policy, cost, enforce, dry }
         });
         let lines: Vec<_> = lines.collect();
         let mut batch = Batch::at(1, now);
         batch.decide(&lines).expect("room");
         match self.call(&batch, now) {
-            Row::Verdict(verdict, _) => Some(verdict),
+            ScriptAnswer::Verdict(verdict, _) => Some(verdict),
             other => panic!("{other:?}"),
         }
     }
@@ -68,7 +68,7 @@ impl Subject for Script {
         let mut batch = Batch::at(1, now);
         batch.settle(&key, &self.receipt_key(receipt), receipt, actual).expect("room");
         match self.call(&batch, now) {
-            Row::Settlement(settlement) => Some(settlement),
+            ScriptAnswer::Settlement(settlement) => Some(settlement),
             other => panic!("{other:?}"),
         }
     }
@@ -78,7 +78,7 @@ impl Subject for Script {
         let mut batch = Batch::at(1, now);
         batch.renew(&key, &self.receipt_key(receipt), receipt).expect("room");
         match self.call(&batch, now) {
-            Row::Renewal(charged_at) => Some(charged_at.map(|at| receipt.begun_at(at))),
+            ScriptAnswer::Renewal(charged_at) => Some(charged_at.map(|at| receipt.begun_at(at))),
             other => panic!("{other:?}"),
         }
     }
@@ -86,7 +86,7 @@ impl Subject for Script {
     fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
         let mut batch = Batch::at(1, now);
         batch.reset(&self.key(policy, key)).expect("room");
-        assert_eq!(self.call(&batch, now), Row::Reset);
+        assert_eq!(self.call(&batch, now), ScriptAnswer::Reset);
         Some(())
     }
 

@@ -7,7 +7,7 @@ use tollgate_core::{
     Algorithm, Charge, Charged, Cost, Key, Policy, Quota, Receipt, ReceiptId, Resolution,
     Settlement, Source, Timestamp,
 };
-use tollgate_redis::protocol::{Batch, Line, Row, TEXT};
+use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer, TEXT};
 use tollgate_store_tests::reference::Reference;
 use tollgate_store_tests::{seed, seeds};
 
@@ -33,30 +33,30 @@ impl Log {
         Self { policy, client: server.connect_with(script), reference, now, ids: 0, receipts }
     }
 
-    fn charge(&mut self, batch: &mut Batch, cost: u64) -> Row {
+    fn charge(&mut self, batch: &mut Batch, cost: u64) -> ScriptAnswer {
         let (policy, cost) = (&self.policy, Cost::new(cost));
-        let line = Line { key: b"log", policy, cost, enforce: true, dry: false };
+        let line = KeyedCharge { key: b"log", policy, cost, enforce: true, dry: false };
         batch.decide(&[line]).expect("room");
         let (charges, now) = ([Charge::new(policy, &Key::GLOBAL, cost)], self.time());
         let verdict = self.reference.decide(&charges, now);
         self.ids += 1;
         self.receipts.extend(verdict.receipts(&charges, || ReceiptId(self.ids)));
         let frozen = self.reference.frozen(&charges, &verdict, now);
-        Row::Verdict(verdict, frozen.into())
+        ScriptAnswer::Verdict(verdict, frozen.into())
     }
 
-    fn refund(&mut self, batch: &mut Batch, index: usize, actual: u64) -> Row {
+    fn refund(&mut self, batch: &mut Batch, index: usize, actual: u64) -> ScriptAnswer {
         let receipt = self.receipts.remove(index);
         let (name, actual) = (receipt.id.0.to_be_bytes(), Cost::new(actual));
         batch.settle(b"log", &name, &receipt, actual).expect("room");
-        Row::Settlement(self.reference.settle(&receipt, actual, self.time()))
+        ScriptAnswer::Settlement(self.reference.settle(&receipt, actual, self.time()))
     }
 
     fn time(&self) -> Timestamp {
         Timestamp::from_micros(self.now)
     }
 
-    fn compare(&mut self, batch: &Batch, rows: &[Row]) {
+    fn compare(&mut self, batch: &Batch, rows: &[ScriptAnswer]) {
         let now = self.time();
         assert_eq!(self.client.call(batch, Some(now)).rows, rows, "{:?} at {now:?}", self.policy);
     }
@@ -178,7 +178,7 @@ impl Log {
                 let mut batch = Batch::new(1);
                 let (key, policy, cost) = (key.as_bytes(), &self.policy, Cost::ONE);
                 batch
-                    .decide(&[Line { key, policy, cost, enforce: true, dry: false }])
+                    .decide(&[KeyedCharge { key, policy, cost, enforce: true, dry: false }])
                     .expect("room");
                 self.client.say_call(&batch, Some(self.time()));
                 batch
@@ -186,7 +186,7 @@ impl Log {
             let calls: Vec<_> = calls.collect();
             for batch in &calls {
                 let reply = self.client.hear_reply(batch);
-                let Row::Verdict(verdict, _) = &reply.rows[0] else { panic!("{reply:?}") };
+                let ScriptAnswer::Verdict(verdict, _) = &reply.rows[0] else { panic!("{reply:?}") };
                 assert!(verdict.is_admitted());
             }
         }
@@ -202,6 +202,6 @@ impl Log {
         let name = format!("{key}:{n}");
         batch.settle(key.as_bytes(), name.as_bytes(), &receipt, Cost::ZERO).expect("room");
         let rows = self.client.call(&batch, Some(self.time())).rows;
-        assert_eq!(rows, [Row::Settlement(Settlement::Returned { units: 1 })]);
+        assert_eq!(rows, [ScriptAnswer::Settlement(Settlement::Returned { units: 1 })]);
     }
 }

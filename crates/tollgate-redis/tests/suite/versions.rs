@@ -19,7 +19,7 @@ use tollgate_core::{
     Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId,
     Refill, Resolution, Timestamp,
 };
-use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent, TEXT};
+use tollgate_redis::protocol::{Ask, Batch, KeyedCharge, ScriptAnswer, Spent, TEXT};
 use tollgate_store_tests::reference::Reference;
 
 use crate::support::{ScriptClient, Server, Value};
@@ -125,7 +125,7 @@ impl<'a> Play<'a> {
     }
 
     /// Returns the next call and its expected reply.
-    fn step(&mut self, step: usize) -> (Timestamp, Batch, Row) {
+    fn step(&mut self, step: usize) -> (Timestamp, Batch, ScriptAnswer) {
         self.now += if self.policy.name() == "long" { 700 } else { [0, 2_000, 90_000][step % 3] };
         let now = Timestamp::from_micros(self.now);
         self.reference.forget_resets();
@@ -140,44 +140,44 @@ impl<'a> Play<'a> {
             7 if step == 15 => {
                 batch.reset(KEY).expect("room");
                 self.reference.reset(self.policy, &Key::GLOBAL, now);
-                Row::Reset
+                ScriptAnswer::Reset
             }
             _ => self.charge(&mut batch, now, [1, 2, 4][step % 3]),
         };
         (now, batch, row)
     }
 
-    fn charge(&mut self, batch: &mut Batch, now: Timestamp, cost: u64) -> Row {
+    fn charge(&mut self, batch: &mut Batch, now: Timestamp, cost: u64) -> ScriptAnswer {
         let (policy, cost) = (self.policy, Cost::new(cost));
-        let line = Line { key: KEY, policy, cost, enforce: true, dry: false };
+        let line = KeyedCharge { key: KEY, policy, cost, enforce: true, dry: false };
         batch.decide(&[line]).expect("room");
         let charges = [Charge::new(policy, &Key::GLOBAL, cost)];
         let verdict = self.reference.decide(&charges, now);
         let id = self.next_id();
         self.receipts.extend(verdict.receipts(&charges, || ReceiptId(id.into())));
         let frozen = self.reference.frozen(&charges, &verdict, now);
-        Row::Verdict(verdict, frozen.into())
+        ScriptAnswer::Verdict(verdict, frozen.into())
     }
 
     /// Refunds part of a charge, or adds strikes to a penalty.
-    fn settle(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
+    fn settle(&mut self, batch: &mut Batch, now: Timestamp) -> ScriptAnswer {
         let receipt = self.receipts.remove(0);
         let actual = if self.policy.is_penalty() { Cost::new(7) } else { Cost::ONE };
         batch.settle(KEY, &name_of(&receipt), &receipt, actual).expect("room");
-        Row::Settlement(self.reference.settle(&receipt, actual, now))
+        ScriptAnswer::Settlement(self.reference.settle(&receipt, actual, now))
     }
 
-    fn renew(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
+    fn renew(&mut self, batch: &mut Batch, now: Timestamp) -> ScriptAnswer {
         let receipt = self.receipts.remove(0);
         batch.renew(KEY, &name_of(&receipt), &receipt).expect("room");
         let renewed = self.reference.renew(&receipt, now);
         let begun = renewed.as_ref().map(|renewed| renewed.charged.charged_at);
         self.receipts.extend(renewed);
-        Row::Renewal(begun)
+        ScriptAnswer::Renewal(begun)
     }
 
     /// Settles the previous block, of which one unit was used, and requests another.
-    fn lease(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
+    fn lease(&mut self, batch: &mut Batch, now: Timestamp) -> ScriptAnswer {
         let spent: Vec<_> = self.block.take().into_iter().collect();
         let tag = u32::try_from(self.next_id()).expect("a scene has few");
         let ask = Ask { tag, units: 3, ttl: Micros::new(500_000) };
@@ -186,7 +186,7 @@ impl<'a> Play<'a> {
         let block = (ask.id(now), ask.units, ask.ttl);
         let granted = self.reference.lease((self.policy, &Key::GLOBAL), now, &used, block);
         self.block = (granted.units > 0).then_some(Spent { id: ask.id(now), units: 1 });
-        Row::Leased(granted)
+        ScriptAnswer::Leased(granted)
     }
 
     fn next_id(&mut self) -> u64 {

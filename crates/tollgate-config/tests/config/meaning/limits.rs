@@ -334,10 +334,12 @@ fn concurrency_needs_no_quota() {
         let policy = limit.in_flight.clone().unwrap();
         (policy.name().to_owned(), policy.quota().limit(), policy.window())
     };
-    let (short, long) = (api("concurrency: 5"), api("concurrency: {max: 5, lease: 10s}"));
+    let (short, long) = (api("concurrency: 5"), api("concurrency: {max: 5, ttl: 10s}"));
     assert!(short.quotas.is_empty());
     assert_eq!(in_flight(&short), ("a/inflight".to_owned(), 5, Micros::new(30_000_000)));
     assert_eq!(in_flight(&long), ("a/inflight".to_owned(), 5, Micros::new(10_000_000)));
+    let earlier = api("concurrency: {max: 5, lease: 10s}");
+    assert_eq!(in_flight(&earlier), in_flight(&long), "`lease` is the earlier name of `ttl`");
     // A quota and its costs do not affect the concurrency limit.
     let beside = api("limit: 9, window: 1h, concurrency: 5, costs: {GET: 3}");
     assert_eq!(in_flight(&beside), in_flight(&short));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tollgate_core::{Algorithm, Charge, Cost, LeakyMode, Policy, Quota, Store, StoreExt};
-use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Line, Row};
+use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, KeyedCharge, ScriptAnswer};
 use tollgate_store_tests::is_long;
 use tollgate_test_servers::{Cluster, RedisBuilder, Value, skip, until};
 
@@ -129,7 +129,8 @@ async fn node_reports_keys_of_other_nodes() {
     batch.set_cross_slot();
     for key in [&kept, &other, &moving, &kept] {
         let name = store.name_of(&policy, key);
-        let line = Line { key: &name, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
+        let line =
+            KeyedCharge { key: &name, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
         batch.decide(&[line]).unwrap();
     }
     let args = batch.args(None);
@@ -138,9 +139,10 @@ async fn node_reports_keys_of_other_nodes() {
     let answer = cluster.node(0).connect().unwrap().cmd(&call);
     let Value::Text(reply) = answer else { panic!("{answer:?}") };
     let rows = batch.parse(&reply).unwrap().rows;
-    let is_admitted = |row: &Row| matches!(row, Row::Verdict(it, _) if it.is_admitted());
+    let is_admitted =
+        |row: &ScriptAnswer| matches!(row, ScriptAnswer::Verdict(it, _) if it.is_admitted());
     assert!(is_admitted(&rows[0]) && is_admitted(&rows[3]), "{rows:?}");
-    assert_eq!(rows[1..3], [Row::Elsewhere, Row::Elsewhere]);
+    assert_eq!(rows[1..3], [ScriptAnswer::Elsewhere, ScriptAnswer::Elsewhere]);
     migration.finish();
     for (key, left) in [(&kept, 8), (&other, 10), (&moving, 10)] {
         assert_eq!(remaining(&store, &policy, key).await, left);

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::{Policy, Quota, StoreExt};
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer};
 use tollgate_test_servers::{Redis, skip, until};
 
 use super::scene::{Held, OUTAGE, Scene, TASKS, Told};
@@ -66,25 +66,31 @@ fn full_memory_only_fails_charges() {
     let quota = Quota::per_day(1);
     for policy in [Policy::token_bucket("p", quota), Policy::sliding_window_log("p", quota)] {
         let policy = policy.expect("builds");
-        let line = |key, cost| Line {
+        let line = |key, cost| KeyedCharge {
             key,
             policy: &policy,
             cost: Cost::new(cost),
             enforce: true,
             dry: false,
         };
-        let call = |client: &mut ScriptClient, lines: &[Line<'_>]| {
+        let call = |client: &mut ScriptClient, lines: &[KeyedCharge<'_>]| {
             let mut batch = Batch::new(1);
             lines.iter().for_each(|line| batch.decide(&[*line]).expect("room"));
             client.call(&batch, None).rows
         };
         let lines = [line(b"full", 1), line(b"a", 1), line(b"a", 1), line(b"b", 0)];
-        let [Row::Verdict(first, _)] = &call(&mut client, &lines[..1])[..] else { panic!() };
+        let [ScriptAnswer::Verdict(first, _)] = &call(&mut client, &lines[..1])[..] else {
+            panic!()
+        };
         assert!(first.is_admitted());
         client.run(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
         let rows = call(&mut client, &lines);
-        let [Row::Verdict(full, _), Row::Unmade, Row::Verdict(second, _), Row::Verdict(none, _)] =
-            &rows[..]
+        let [
+            ScriptAnswer::Verdict(full, _),
+            ScriptAnswer::Unmade,
+            ScriptAnswer::Verdict(second, _),
+            ScriptAnswer::Verdict(none, _),
+        ] = &rows[..]
         else {
             panic!("{rows:?}")
         };

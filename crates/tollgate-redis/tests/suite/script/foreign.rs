@@ -1,9 +1,9 @@
 //! The script does not touch values that it did not write.
 
 use tollgate_core::{Algorithm, Charge, Cost, Key, ReceiptId, Settlement, Source, Timestamp};
-use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Fault, Row};
+use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Fault, ScriptAnswer};
 
-use super::{MODES, decide, line, next_year, policy};
+use super::{MODES, charge, decide, next_year, policy};
 use crate::support::{ScriptClient, Server, Value, expiry_of};
 
 /// Values that are not states, each under its own key.
@@ -95,14 +95,14 @@ fn plain_path_detects_foreign_values() {
                 for keys in [&[key.as_str()][..], &[key, &good], &[&good, key]] {
                     let mut batch = Batch::new(1);
                     for key in keys {
-                        batch.decide(&[line(key, policy, 1)]).expect("room");
+                        batch.decide(&[charge(key, policy, 1)]).expect("room");
                     }
                     for (row, at) in client.call(&batch, now).rows.iter().zip(keys) {
                         match row {
-                            Row::Fault { fault: found, .. } => {
+                            ScriptAnswer::Fault { fault: found, .. } => {
                                 assert_eq!((*at, found), (&**key, fault))
                             }
-                            Row::Verdict(..) => assert_eq!(*at, good, "{key}: {policy:?}"),
+                            ScriptAnswer::Verdict(..) => assert_eq!(*at, good, "{key}: {policy:?}"),
                             other => panic!("{key}: {other:?}"),
                         }
                     }
@@ -126,20 +126,22 @@ fn foreign_value_only_fails_its_requests() {
         let good = format!("good:{algorithm:?}");
         let mut batch = Batch::new(3);
         for (key, _) in &foreign {
-            batch.decide(&[line(&good, &policy, 1)]).expect("room");
-            batch.decide(&[line(key, &policy, 1)]).expect("room");
-            batch.decide(&[line(&good, &policy, 1), line(key, &policy, 1)]).expect("room");
+            batch.decide(&[charge(&good, &policy, 1)]).expect("room");
+            batch.decide(&[charge(key, &policy, 1)]).expect("room");
+            batch.decide(&[charge(&good, &policy, 1), charge(key, &policy, 1)]).expect("room");
             batch.reset(key.as_bytes()).expect("room");
         }
         let reply = client.call(&batch, Some(Timestamp::from_micros(now)));
         let keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
         for (index, (key, fault)) in foreign.iter().enumerate() {
             let rows = &reply.rows[4 * index..][..4];
-            let Row::Verdict(verdict, _) = &rows[0] else { panic!("{rows:?}") };
+            let ScriptAnswer::Verdict(verdict, _) = &rows[0] else { panic!("{rows:?}") };
             // The request that named both keys was not charged to the good key.
             assert_eq!(verdict.decisions()[0].remaining, limit - 1 - index as u64, "{algorithm:?}");
             for row in &rows[1..] {
-                let Row::Fault { fault: found, key: at } = row else { panic!("{key}: {row:?}") };
+                let ScriptAnswer::Fault { fault: found, key: at } = row else {
+                    panic!("{key}: {row:?}")
+                };
                 assert_eq!((found, &keys[*at][..]), (fault, key.as_bytes()), "{algorithm:?}");
             }
         }
@@ -147,7 +149,7 @@ fn foreign_value_only_fails_its_requests() {
     assert_eq!(dump(&mut client, &foreign), before);
     // The last foreign value differs from this one by a single unit.
     let policy = policy("p", 100_000, 1_000_000, MODES[4]);
-    assert!(decide(&mut client, &[line("largest", &policy, 1)], now).is_admitted());
+    assert!(decide(&mut client, &[charge("largest", &policy, 1)], now).is_admitted());
 }
 
 #[test]
@@ -155,7 +157,7 @@ fn unreadable_value_keeps_receipt_valid() {
     let server = Server::start();
     let mut client = server.connect();
     let (policy, now) = (policy("p", 10, 1_000_000_000, MODES[0]), next_year());
-    let verdict = decide(&mut client, &[line("k", &policy, 4)], now);
+    let verdict = decide(&mut client, &[charge("k", &policy, 4)], now);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::new(4))];
     let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a receipt");
     let settle = |client: &mut ScriptClient, actual| {
@@ -165,16 +167,16 @@ fn unreadable_value_keeps_receipt_valid() {
     };
     let state = client.run(&[b"GET", b"k"]);
     client.run(&[b"SET", b"k", b"not ours"]);
-    assert_eq!(settle(&mut client, 1), Row::Fault { fault: Fault::Unreadable, key: 0 });
+    assert_eq!(settle(&mut client, 1), ScriptAnswer::Fault { fault: Fault::Unreadable, key: 0 });
     let Value::Text(state) = state else { panic!("{state:?}") };
     client.run(&[b"SET", b"k", &state]);
     client.run(&[b"HSET", b"r", b"f", b"v"]);
-    assert_eq!(settle(&mut client, 1), Row::Fault { fault: Fault::WrongType, key: 1 });
+    assert_eq!(settle(&mut client, 1), ScriptAnswer::Fault { fault: Fault::WrongType, key: 1 });
     client.run(&[b"DEL", b"r"]);
-    assert_eq!(settle(&mut client, 1), Row::Settlement(Settlement::Returned { units: 3 }));
+    assert_eq!(settle(&mut client, 1), ScriptAnswer::Settlement(Settlement::Returned { units: 3 }));
     // The receipt is also settled for other processes, until it expires.
     let again = settle(&mut server.connect(), 0);
-    assert_eq!(again, Row::Settlement(Settlement::Repeated));
+    assert_eq!(again, ScriptAnswer::Settlement(Settlement::Repeated));
     let settled_until = Timestamp::from_micros(now) + receipt.lifetime();
     assert_eq!(client.expiry(b"r"), Value::Number(expiry_of(settled_until)));
     assert_eq!(receipt.source, Source::Store);

@@ -9,7 +9,7 @@ use tollgate_core::{
     Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, Refill, Resolution, Timestamp,
     Verdict,
 };
-use tollgate_redis::protocol::{Ask, Batch, Fault, Line, Row};
+use tollgate_redis::protocol::{Ask, Batch, Fault, KeyedCharge, ScriptAnswer};
 use tollgate_store_tests::{seed, seeds};
 
 use crate::support::{ScriptClient, Server, Value};
@@ -31,8 +31,8 @@ fn policy(name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
     Policy::new(name, Quota::new(limit, Duration::from_micros(window)), algorithm).expect("builds")
 }
 
-fn line<'a>(key: &'a str, policy: &'a Policy, cost: u64) -> Line<'a> {
-    Line { key: key.as_bytes(), policy, cost: Cost::new(cost), enforce: true, dry: false }
+fn charge<'a>(key: &'a str, policy: &'a Policy, cost: u64) -> KeyedCharge<'a> {
+    KeyedCharge { key: key.as_bytes(), policy, cost: Cost::new(cost), enforce: true, dry: false }
 }
 
 /// A year from now, so no key expires meanwhile by Redis' own clock.
@@ -41,11 +41,11 @@ fn next_year() -> u64 {
     u64::try_from((real + Duration::from_secs(365 * 86_400)).as_micros()).expect("before 2255")
 }
 
-fn decide(client: &mut ScriptClient, lines: &[Line<'_>], now: u64) -> Verdict {
+fn decide(client: &mut ScriptClient, charges: &[KeyedCharge<'_>], now: u64) -> Verdict {
     let mut batch = Batch::new(1);
-    batch.decide(lines).expect("room");
+    batch.decide(charges).expect("room");
     match client.call(&batch, Some(Timestamp::from_micros(now))).rows.remove(0) {
-        Row::Verdict(verdict, _) => verdict,
+        ScriptAnswer::Verdict(verdict, _) => verdict,
         other => panic!("{other:?}"),
     }
 }
@@ -53,7 +53,7 @@ fn decide(client: &mut ScriptClient, lines: &[Line<'_>], now: u64) -> Verdict {
 /// Fills a key in several steps, so a log has several entries.
 fn fill(client: &mut ScriptClient, key: &str, policy: &Policy, now: u64) {
     for step in 0.. {
-        if !decide(client, &[line(key, policy, 1)], now + step).is_admitted() {
+        if !decide(client, &[charge(key, policy, 1)], now + step).is_admitted() {
             return;
         }
     }
@@ -79,13 +79,13 @@ fn denial_does_not_write() {
         let (full_key, free_key) =
             (format!("{algorithm:?}:{limit}"), format!("free:{algorithm:?}"));
         fill(&mut client, &full_key, &full, start);
-        decide(&mut client, &[line(&free_key, &free, 1)], start);
+        decide(&mut client, &[charge(&free_key, &free, 1)], start);
         let keys = [full_key.as_str(), &free_key];
         let before = keys.map(|key| held(&mut client, key));
         let count = (writes(&mut client), client.replicated());
         let later = start + limit + 1;
         for cost in [1, limit / 2, limit, limit + 1] {
-            let denied = [line(&full_key, &full, cost), line(&free_key, &free, 1)];
+            let denied = [charge(&full_key, &full, cost), charge(&free_key, &free, 1)];
             assert!(!decide(&mut client, &denied[..1], later).is_admitted(), "{algorithm:?}");
             let verdict = decide(&mut client, &denied, later);
             assert_eq!(verdict.decisions()[1].outcome, Outcome::WouldAllow, "{algorithm:?}");
@@ -94,14 +94,14 @@ fn denial_does_not_write() {
             assert!(decide(&mut client, &[shadow], later).is_admitted(), "{algorithm:?}");
         }
         for key in keys {
-            assert!(decide(&mut client, &[line(key, &full, 0)], later).is_admitted());
+            assert!(decide(&mut client, &[charge(key, &full, 0)], later).is_admitted());
         }
-        assert!(decide(&mut client, &[line("never", &full, 0)], later).is_admitted());
+        assert!(decide(&mut client, &[charge("never", &full, 0)], later).is_admitted());
         assert_eq!(keys.map(|key| held(&mut client, key)), before, "{algorithm:?}");
         assert_eq!((writes(&mut client), client.replicated()), count, "{algorithm:?}");
         assert_eq!(client.run(&[b"EXISTS", b"never"]), Value::Number(0));
         // An admitted request is written, and sent to the replica.
-        assert!(decide(&mut client, &[line(&free_key, &free, 1)], later).is_admitted());
+        assert!(decide(&mut client, &[charge(&free_key, &free, 1)], later).is_admitted());
         assert!(writes(&mut client) > count.0 && client.replicated() > count.1, "{algorithm:?}");
     }
 }
@@ -130,8 +130,8 @@ fn expired_key_deletion_is_invisible() {
             }
             let version = &versions[usize::from(rng.u8(..6) == 0)];
             let cost = rng.u64(0..5);
-            let verdicts =
-                [&kept, &dropped].map(|key| decide(&mut client, &[line(key, version, cost)], now));
+            let verdicts = [&kept, &dropped]
+                .map(|key| decide(&mut client, &[charge(key, version, cost)], now));
             assert_eq!(verdicts[0], verdicts[1], "{algorithm:?} {seed}");
         }
         assert!(dropped_times > 20, "{algorithm:?}: {dropped_times}");
@@ -146,17 +146,19 @@ fn log_behind_blocks_is_read_completely() {
     let policy = policy("p", 1_000, 1_000_000_000, MODES[1]);
     let now = next_year();
     for step in 0..128 {
-        assert!(decide(&mut client, &[line("k", &policy, 1)], now + step).is_admitted());
+        assert!(decide(&mut client, &[charge("k", &policy, 1)], now + step).is_admitted());
     }
     for id in 0..64 {
         let mut batch = Batch::new(1);
         let ask = Ask { tag: id as u32, units: 2, ttl: Micros::new(1_000_000) };
         batch.lease(b"k", &policy, &[], ask).expect("room");
         let now = Timestamp::from_micros(now + 200 + id);
-        let Row::Leased(granted) = client.call(&batch, Some(now)).rows.remove(0) else { panic!() };
+        let ScriptAnswer::Leased(granted) = client.call(&batch, Some(now)).rows.remove(0) else {
+            panic!()
+        };
         assert_eq!((granted.units, granted.remaining), (2, 1_000 - 128 - 2 * (id + 1)));
     }
-    let verdict = decide(&mut client, &[line("k", &policy, 700)], now + 300);
+    let verdict = decide(&mut client, &[charge("k", &policy, 700)], now + 300);
     assert_eq!(verdict.decisions()[0].remaining, 1_000 - 128 - 128 - 700);
 }
 
@@ -172,9 +174,10 @@ fn decision_reads_few_log_entries() {
         fill(&mut client, "log", &log, now);
         client.run(&[b"CONFIG", b"RESETSTAT"]);
         // Enough keys for the script to read them together.
-        let lines = [line("log", &log, 1), line("one", &bucket, 1), line("two", &bucket, 1)];
-        for lines in [&lines[..1], &lines] {
-            assert!(!decide(&mut client, lines, now + 2_000).is_admitted());
+        let charges =
+            [charge("log", &log, 1), charge("one", &bucket, 1), charge("two", &bucket, 1)];
+        for charges in [&charges[..1], &charges] {
+            assert!(!decide(&mut client, charges, now + 2_000).is_admitted());
         }
         assert_eq!([client.stats("get").0, client.stats("mget").0], [0, 1], "{mode:?}");
         client.run(&[b"DEL", b"log"]);
@@ -204,7 +207,7 @@ fn script_uses_redis_time() {
     let reply = client.call(&batch, None);
     let after = time(&mut client);
     assert!((before..=after).contains(&reply.now.as_micros()));
-    assert_eq!(reply.rows, [Row::Stale]);
+    assert_eq!(reply.rows, [ScriptAnswer::Stale]);
 }
 
 #[test]
@@ -216,7 +219,7 @@ fn call_may_have_thousands_of_keys() {
     let names: Vec<_> = (0..5_000).map(|number| format!("k:{number}")).collect();
     let mut batch = Batch::new(1);
     for name in &names {
-        batch.decide(&[line(name, &policy, 1)]).expect("room");
+        batch.decide(&[charge(name, &policy, 1)]).expect("room");
     }
     for remaining in [1, 0] {
         let reply = client.call(
@@ -225,8 +228,12 @@ fn call_may_have_thousands_of_keys() {
         );
         for (number, row) in reply.rows.iter().enumerate() {
             match row {
-                Row::Verdict(verdict, _) => assert_eq!(verdict.decisions()[0].remaining, remaining),
-                Row::Fault { fault: Fault::WrongType, key: 1_500 } => assert_eq!(number, 1_500),
+                ScriptAnswer::Verdict(verdict, _) => {
+                    assert_eq!(verdict.decisions()[0].remaining, remaining)
+                }
+                ScriptAnswer::Fault { fault: Fault::WrongType, key: 1_500 } => {
+                    assert_eq!(number, 1_500)
+                }
                 other => panic!("{number}: {other:?}"),
             }
         }

@@ -3,7 +3,7 @@
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Policy, Receipt, ReceiptId, Settlement, Timestamp,
 };
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer};
 use tollgate_store_tests::reference::Reference;
 
 use super::{ScriptClient, Value, expiry_of};
@@ -28,7 +28,7 @@ impl<'a> Pair<'a> {
     pub fn charge(&mut self, policy: &Policy, cost: u64) -> (Decision, Option<Receipt>) {
         let now = Timestamp::from_micros(self.now);
         let mut batch = Batch::at(1, now);
-        let line = Line {
+        let line = KeyedCharge {
             key: self.key.as_bytes(),
             policy,
             cost: Cost::new(cost),
@@ -44,7 +44,7 @@ impl<'a> Pair<'a> {
         let id = ReceiptId(self.receipts);
         let receipt = verdict.receipts(&charges, || id).next();
         let row = self.client.call(&batch, Some(now)).rows.remove(0);
-        let should = Row::Verdict(verdict, frozen);
+        let should = ScriptAnswer::Verdict(verdict, frozen);
         assert_eq!(row, should, "{} at {}: {policy:?} {cost}", self.key, self.now);
         if receipt.is_some() {
             self.compare_expiry(policy);
@@ -63,7 +63,7 @@ impl<'a> Pair<'a> {
         let settlement = self.reference.settle(receipt, actual, now);
         let row = self.client.call(&batch, Some(now)).rows.remove(0);
         let what = format!("{} at {}: {receipt:?} to {actual:?}", self.key, self.now);
-        assert_eq!(row, Row::Settlement(settlement), "{what}");
+        assert_eq!(row, ScriptAnswer::Settlement(settlement), "{what}");
         self.compare_expiry(&receipt.policy);
         settlement
     }
@@ -74,7 +74,7 @@ impl<'a> Pair<'a> {
         let mut batch = Batch::new(1);
         batch.reset(self.key.as_bytes()).expect("room");
         self.reference.reset(policy, &Key::GLOBAL, now);
-        assert_eq!(self.client.call(&batch, Some(now)).rows, [Row::Reset]);
+        assert_eq!(self.client.call(&batch, Some(now)).rows, [ScriptAnswer::Reset]);
         self.reference.forget_resets();
         self.compare_expiry(policy);
     }

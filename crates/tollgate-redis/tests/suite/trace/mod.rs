@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use fastrand::Rng;
 use tollgate_core::{Cost, Key, Micros, Policy, Receipt, ReceiptId, Timestamp};
-use tollgate_redis::protocol::{Batch, Row, Spent};
+use tollgate_redis::protocol::{Batch, ScriptAnswer, Spent};
 use tollgate_store_tests::reference::Reference;
 
 use self::clock::Clock;
@@ -60,7 +60,7 @@ struct Expected {
     /// Whether it arrives too late.
     stale: bool,
     decided: Vec<Decided>,
-    rows: Vec<Row>,
+    rows: Vec<ScriptAnswer>,
     expiries: Vec<(Vec<u8>, Option<i64>)>,
     text: Vec<String>,
 }
@@ -122,7 +122,8 @@ impl Trace {
                 break;
             }
             let expected = self.call();
-            decisions += expected.rows.iter().filter(|row| matches!(row, Row::Verdict(..))).count();
+            decisions +=
+                expected.rows.iter().filter(|row| matches!(row, ScriptAnswer::Verdict(..))).count();
             client.say_call(&expected.batch, Some(expected.now));
             for (key, _) in &expected.expiries {
                 client.say_expiry(key);

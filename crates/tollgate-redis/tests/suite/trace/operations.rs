@@ -1,7 +1,7 @@
 //! A trace's operations, each with the reference's answer.
 
 use tollgate_core::{Charge, Cost, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Settlement};
-use tollgate_redis::protocol::{Ask, Line, Row, Spent};
+use tollgate_redis::protocol::{Ask, KeyedCharge, ScriptAnswer, Spent};
 
 use super::{Decided, Expected, Family, Trace, policies, redis_key};
 use crate::versions::is_leased;
@@ -29,7 +29,7 @@ impl Trace {
         let lines: Vec<_> = charges
             .iter()
             .zip(&names)
-            .map(|(&Charge { policy, cost, enforce, dry, .. }, key)| Line {
+            .map(|(&Charge { policy, cost, enforce, dry, .. }, key)| KeyedCharge {
                 key,
                 policy,
                 cost,
@@ -40,7 +40,7 @@ impl Trace {
         expected.batch.decide(&lines).expect("room");
         expected.text.push(format!("{charges:?}"));
         if expected.stale || policies.iter().any(|policy| expected.is_outside_periods(policy)) {
-            expected.rows.push(Row::Stale);
+            expected.rows.push(ScriptAnswer::Stale);
             return;
         }
         let verdict = self.reference.decide(&charges, expected.now);
@@ -79,7 +79,7 @@ impl Trace {
         }
         let frozen = self.reference.frozen(&charges, &verdict, expected.now);
         self.frozen += frozen.iter().filter(|span| **span > Micros::ZERO).count();
-        expected.rows.push(Row::Verdict(verdict, frozen.into()));
+        expected.rows.push(ScriptAnswer::Verdict(verdict, frozen.into()));
     }
 
     /// Returns a random request, see [`Decided`].
@@ -121,12 +121,12 @@ impl Trace {
         encoded.expect("room");
         expected.text.push(format!("renew {receipt:?}"));
         if expected.stale {
-            expected.rows.push(Row::Stale);
+            expected.rows.push(ScriptAnswer::Stale);
             return;
         }
         let renewed = self.reference.renew(receipt, expected.now);
         let begun = renewed.as_ref().map(|renewed| renewed.charged.charged_at);
-        expected.rows.push(Row::Renewal(begun));
+        expected.rows.push(ScriptAnswer::Renewal(begun));
         if let Some(renewed) = renewed {
             self.written(&receipt.policy, &receipt.key);
             // Sometimes the old receipt is used again.
@@ -159,7 +159,7 @@ impl Trace {
         encoded.expect("room");
         expected.text.push(format!("{receipt:?} to {actual:?}"));
         if stale {
-            expected.rows.push(Row::Stale);
+            expected.rows.push(ScriptAnswer::Stale);
             return;
         }
         let (policy, key) = (&receipt.policy, &receipt.key);
@@ -173,7 +173,7 @@ impl Trace {
             Settlement::Returned { .. } if held => self.written(policy, key),
             _ => {}
         }
-        expected.rows.push(Row::Settlement(settlement));
+        expected.rows.push(ScriptAnswer::Settlement(settlement));
     }
 
     pub(super) fn lease(&mut self, expected: &mut Expected) {
@@ -213,7 +213,7 @@ impl Trace {
         expected.batch.lease(&name, &policy, &spent, ask).expect("room");
         expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
         if expected.stale || expected.is_outside_periods(&policy) {
-            expected.rows.push(Row::Stale);
+            expected.rows.push(ScriptAnswer::Stale);
             return;
         }
         let (now, id) = (expected.now, ask.id(expected.now));
@@ -229,7 +229,7 @@ impl Trace {
             self.clock.retry_at = self.clock.now.saturating_add(granted.lasts.get());
             self.blocks.push((policy, key, Spent { id, units: granted.units }));
         }
-        expected.rows.push(Row::Leased(granted));
+        expected.rows.push(ScriptAnswer::Leased(granted));
     }
 
     pub(super) fn reset(&mut self, expected: &mut Expected) {
@@ -238,7 +238,7 @@ impl Trace {
         expected.batch.reset(&name).expect("room");
         expected.text.push(format!("reset {policy:?} {key:?}"));
         if expected.stale {
-            expected.rows.push(Row::Stale);
+            expected.rows.push(ScriptAnswer::Stale);
             return;
         }
         self.reference.reset(&policy, &key, expected.now);
@@ -246,6 +246,6 @@ impl Trace {
         if self.expiries.contains_key(&name) {
             self.written(&policy, &key);
         }
-        expected.rows.push(Row::Reset);
+        expected.rows.push(ScriptAnswer::Reset);
     }
 }

@@ -32,15 +32,19 @@ macro_rules! samples {
 
 samples! {
     aws_alb_logs_are_read: "aws-alb",
+    caddy_logs_are_read: "caddy",
     aws_elb_logs_are_read: "aws-elb",
     cloudfront_logs_are_read: "cloudfront",
     combined_logs_may_have_extra_fields: "combined",
     envoy_gateway_logs_are_read: "envoy-gateway",
+    envoy_json_logs_are_read: "envoy-json",
     envoy_text_logs_are_read: "envoy-text",
     gcp_logs_are_read: "gcp",
     haproxy_logs_are_read: "haproxy",
     iis_columns_may_change: "iis",
     istio_logs_are_read: "istio",
+    nginx_json_logs_are_read: "nginx-json",
+    traefik_logs_are_read: "traefik",
 }
 
 #[test]
@@ -74,6 +78,6 @@ fn stated_columns_replace_missing_directives() {
     let fields = "#Fields: date time c-ip cs-method cs-uri-stem sc-status";
     let said = one("2026-02-03 10:00:01 198.51.100.21 GET \"/a b\" 200", fields);
     assert_eq!(said, "1770112801000000 None Some(\"198.51.100.21\") GET /a b None 200 0 None None");
-    let said = reason("2026-02-03 10:00:01 198.51.100.21 GET / 200 7", fields);
+    let said = reason("2026-02-03 10:00:01 198.51.100.21 GET / 200 7", &with(fields));
     assert!(said.contains("its end is `7`, which is not where the columns end"), "{said}");
 }

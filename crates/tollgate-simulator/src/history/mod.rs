@@ -1,8 +1,9 @@
-//! Records a run, and checks it against `docs/guarantees.md`.
-//!
-//! The simulation knows both sides: the answers that replicas got, and the changes that the server
-//! made. Each check below quotes the promise that it verifies. The checks are in one file because they
-//! share the record.
+//! Records a run: the answers that replicas got, the changes that the servers made, their
+//! [`faults`], and the [`blocks`] that replicas lease. [`checks`] compares both sides.
+
+mod blocks;
+mod checks;
+mod faults;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -12,6 +13,9 @@ use tokio::time::Instant;
 use tollgate_core::{Key, ReceiptId, Settlement, Timestamp};
 use tollgate_redis::simulation::CommandError;
 
+use self::blocks::Block;
+pub(crate) use self::checks::Log;
+use self::faults::Break;
 use crate::balance::Account;
 use crate::penalties::Penalties;
 use crate::reached::{Reached, TOPOLOGY};
@@ -86,37 +90,11 @@ struct Asked {
     deadline: Instant,
 }
 
-/// A leased block.
-#[derive(Debug)]
-pub(crate) struct Block {
-    pub(crate) server: usize,
-    id: u64,
-    units: u64,
-    pub(crate) granted_at: Timestamp,
-    pub(crate) until: Timestamp,
-    pub(crate) spent: u64,
-    /// The spent units that were reported to the server.
-    pub(crate) returned: Option<u64>,
-    breaks: usize,
-}
-
 /// A replica's corrections of a key: the number in flight, and when the last one ended.
 #[derive(Debug, Default)]
 struct Correcting {
     in_flight: usize,
     ended: Option<Instant>,
-}
-
-/// A server lost data, or its clock stepped.
-#[derive(Clone, Debug)]
-struct Break {
-    /// How many more quotas servers may admit.
-    quotas: u64,
-    since: Instant,
-    /// Later than `since` if replicas reach an old master until this instant, or a slot moved.
-    until: Instant,
-    /// The key, if only one is concerned.
-    label: Option<String>,
 }
 
 /// A promise that was broken.
@@ -138,17 +116,6 @@ pub struct Counts {
     pub maybe_charged: u64,
     /// Settlements, renewals and resets.
     pub corrections: u64,
-}
-
-/// A sliding window log's limit.
-#[derive(Debug)]
-pub(crate) struct Log {
-    pub(crate) name: String,
-    pub(crate) limit: u64,
-    /// What all local stores admit together.
-    pub(crate) local: u64,
-    /// In microseconds.
-    pub(crate) window: u64,
 }
 
 impl Counts {
@@ -217,73 +184,10 @@ impl History {
         self.transits.entry(way).or_default().push_back((Instant::now(), transit));
     }
 
-    /// The server's data or clock may differ from what replicas remember.
-    pub(crate) fn disturb(&mut self) {
-        self.disturbed = Some(Instant::now());
-        self.is_uneven = true;
-    }
-
-    /// All machines except the servers' are suspended.
-    pub(crate) fn sleep(&mut self, lasts: Duration) {
-        self.disturb();
-        // A failover's timer stops, too.
-        let now = self.now();
-        let lasting = self.breaks.iter_mut().filter(|it| it.until > now);
-        lasting.for_each(|it| it.until += lasts);
-        self.slept += lasts;
-    }
-
-    /// The time that has passed for servers.
-    pub(crate) fn now(&self) -> Instant {
-        Instant::now() + self.slept
-    }
-
-    /// A server lost data, or its clock stepped. It may admit this many more quotas.
-    pub(crate) fn break_off(&mut self, quotas: u64) {
-        self.disturb();
-        let (since, until) = (self.now(), self.now());
-        self.breaks.push(Break { quotas, since, until, label: None });
-    }
-
-    /// For this long, some replicas reach the old master instead of the new one.
-    pub(crate) fn split(&mut self, lasts: Duration) {
-        self.slew(true);
-        let (since, until) = (self.now(), self.now() + lasts);
-        self.breaks.push(Break { quotas: 1, since, until, label: None });
-    }
-
-    /// A key has moved to a server with another clock, at some time since this instant.
-    pub(crate) fn break_key(&mut self, label: &str, since: Instant) {
-        self.disturb();
-        let (until, label) = (self.now(), Some(label.to_owned()));
-        self.breaks.push(Break { quotas: 1, since, until, label });
-    }
-
-    /// Returns the breaks that affect a key.
-    fn breaks<'a>(&'a self, place: &Place) -> impl Iterator<Item = &'a Break> + use<'a> {
-        let label = place.1.clone();
-        self.breaks.iter().filter(move |it| it.label.as_ref().is_none_or(|other| *other == label))
-    }
-
     /// Returns a key's subject in Redis, and its readable name.
     pub(crate) fn subject(&self, index: usize) -> (Vec<u8>, String) {
         let (subject, label) = self.labels.iter().nth(index).expect("a key");
         (subject.clone(), label.clone())
-    }
-
-    /// A fault that changes clock rates, or splits replicas between servers, starts or stops.
-    pub(crate) fn slew(&mut self, starts: bool) {
-        self.disturb();
-        self.slews = if starts { self.slews + 1 } else { self.slews - 1 };
-    }
-
-    pub(crate) const fn is_slewed(&self) -> bool {
-        self.slews > 0
-    }
-
-    /// Whether servers still have all their writes.
-    pub(crate) const fn is_whole(&self) -> bool {
-        self.breaks.is_empty()
     }
 
     /// A server executed a replica's command. Returns a trace line for calls that changed or refused
@@ -377,31 +281,6 @@ impl History {
         }
     }
 
-    /// "Redis executes no call after its deadline. Processes know Redis' clock to within the fastest
-    /// transit time of the last 10 s."
-    fn check_deadline(&mut self, way: (usize, usize), place: &Place, cost: u64) {
-        let Some(asked) = self.asked.get(&cost) else {
-            let violation = format!("the server charged {cost} units, which no request costs");
-            return self.fail(place.clone(), violation);
-        };
-        if self.is_uneven {
-            return;
-        }
-        let now = Instant::now();
-        let transits = self.transits.get(&way).into_iter().flatten().rev();
-        let recent = transits.take_while(|(at, _)| now - *at < Duration::from_secs(10));
-        let Some(fastest) = recent.map(|(_, transit)| *transit).min() else { return };
-        if now > asked.deadline + fastest + TICK {
-            let late = now - asked.deadline;
-            let replica = asked.replica;
-            let violation = format!(
-                "the request of replica {replica} for {cost} units was charged {late:?} after its \
-                 deadline, and the fastest transit took {fastest:?}"
-            );
-            self.fail(place.clone(), violation);
-        }
-    }
-
     /// A replica's request has ended.
     pub(crate) fn told(&mut self, place: Place, cost: u64, told: Told) {
         let is_ledger = place.0 == LEDGER;
@@ -432,20 +311,6 @@ impl History {
         self.accounts.entry((local, place.clone())).or_default()
     }
 
-    /// Returns the unspent units of a key's blocks that were not reported.
-    pub(crate) fn lost_units(&self, place: &Place) -> u64 {
-        let blocks = self.blocks.iter().filter(|((other, _), _)| other == place);
-        let lost = blocks.filter(|(_, block)| block.returned.is_none());
-        lost.map(|(_, block)| block.units - block.spent).sum()
-    }
-
-    /// Returns the blocks whose server had all its data and the right time since.
-    pub(crate) fn whole_blocks(&self) -> impl Iterator<Item = (&Place, &Block)> {
-        let is_whole = |place: &Place, block: &Block| block.breaks == self.breaks(place).count();
-        let blocks = self.blocks.iter().map(|((place, _), block)| (place, block));
-        blocks.filter(move |(place, block)| is_whole(place, block))
-    }
-
     /// Returns the charges that servers executed, in the time that passed for servers.
     pub(crate) fn charged(&self, policy: &str, label: &str) -> Vec<(Instant, u64)> {
         self.charged.get(&(policy.to_owned(), label.to_owned())).cloned().unwrap_or_default()
@@ -474,39 +339,6 @@ impl History {
         self.settled_locally.insert(place.clone());
     }
 
-    /// Returns the server that granted a block at this time.
-    pub(crate) fn granter(&self, place: &Place, granted_at: Timestamp) -> Option<usize> {
-        let block = self.blocks.get(&(place.clone(), granted_at.as_micros()))?;
-        Some(block.server)
-    }
-
-    /// A replica spent units of the block that was granted at `granted_at`. "Units count at the
-    /// latest instant at which they may be spent", also while clocks are slewed.
-    pub(crate) fn spent(
-        &mut self,
-        place: Place,
-        granted_at: Timestamp,
-        units: u64,
-        server: Timestamp,
-    ) {
-        let breaks = self.breaks(&place).count();
-        let block = self.blocks.get_mut(&(place.clone(), granted_at.as_micros()));
-        let Some(block) = block else {
-            return self.fail(place, format!("{units} units were spent, and no block has them"));
-        };
-        block.spent += units;
-        let (is_over, until) = (server >= block.until && block.breaks == breaks, block.until);
-        let (spent, all) = (block.spent, block.units);
-        self.account_mut(None, &place).known += units;
-        if is_over {
-            let violation =
-                format!("{units} leased units were spent at {server:?}, after {until:?}");
-            self.fail(place, violation);
-        } else if spent > all {
-            self.fail(place, format!("{spent} units were spent of a block of {all}"));
-        }
-    }
-
     /// A replica starts to settle, renew or reset.
     pub(crate) fn correct(&mut self, replica: usize, place: &Place) {
         self.correcting.entry((replica, place.clone())).or_default().in_flight += 1;
@@ -517,117 +349,4 @@ impl History {
         correcting.in_flight -= 1;
         correcting.ended = Some(Instant::now());
     }
-
-    /// Whether the server may differ from what this replica remembers of a key: "until the process
-    /// sees another process's reset, refund or raised quota, plus up to 0.2 s while NTP slews". A
-    /// replica forgets before its own corrections, and again when it has the answer.
-    pub(crate) fn may_be_old(&self, place: &Place, replica: usize, timeout: Duration) -> bool {
-        let now = Instant::now();
-        let since = |at: Instant, bound: Duration| now - at <= bound + TICK;
-        let own = self.correcting.get(&(replica, place.clone()));
-        let is_own_seen = |at: Instant| {
-            own.is_some_and(|own| own.in_flight == 0 && own.ended >= Some(at))
-                || !since(at, timeout)
-        };
-        let freed = self.freed.get(place).into_iter().flatten();
-        self.changed.contains(&place.0)
-            || self.is_slewed()
-            || self.disturbed.is_some_and(|at| since(at, self.remembered * 6 / 5))
-            || freed.into_iter().any(|(by, at)| match by {
-                Some(by) if *by == replica => !is_own_seen(*at),
-                _ => since(*at, self.remembered),
-            })
-    }
-
-    /// Compares both sides after the run, and the admitted units with the limits.
-    pub(crate) fn check(&mut self, logs: &[Log]) {
-        let mut violations = Vec::new();
-        // "The call is never repeated. `Not charged` means that Redis refused the call or never
-        // received it."
-        for ((place, cost), charges) in &self.charges {
-            let Charges { admitted, maybe, executed, refunded } = *charges;
-            if executed < admitted || executed > admitted + maybe + refunded {
-                let violation = format!(
-                    "servers charged {executed} requests for {cost} and refunded {refunded}, and \
-                     replicas know of {admitted}, and of {maybe} that may be charged"
-                );
-                violations.push((place.clone(), violation));
-            }
-        }
-        for ((place, _), block) in &self.blocks {
-            if block.breaks == self.breaks(place).count()
-                && block.returned.is_some_and(|used| used < block.spent)
-            {
-                violations.push((place.clone(), format!("too few units were reported: {block:?}")));
-            }
-        }
-        for Log { name, limit, local, window } in logs {
-            let is_changed = self.changed.contains(name);
-            let is_one = |place: &Place| place.0 == *name && !is_changed;
-            let places = self.admitted.keys().filter(|place| is_one(place));
-            for place in places.filter(|place| !self.corrected.contains(*place)) {
-                let breaks: Vec<_> = self.breaks(place).collect();
-                let found = if breaks.is_empty() {
-                    excess(&mut self.admitted[place].clone(), *limit, *window)
-                } else {
-                    let charged = self.charged.get(place).map_or(&[][..], Vec::as_slice);
-                    excess_beside(charged, &breaks, *limit, *window)
-                };
-                violations.extend(found.map(|found| (place.clone(), found)));
-            }
-            // "All processes together allow at most a quota, or one unit each."
-            let settled = &self.settled_locally;
-            let beside = self.local.iter_mut().filter(|(place, _)| is_one(place));
-            for (place, admitted) in beside.filter(|(place, _)| !settled.contains(*place)) {
-                let found = excess(admitted, *local, *window);
-                violations.extend(found.map(|found| (place.clone(), format!("local: {found}"))));
-            }
-        }
-        if let Some((place, violation)) = violations.into_iter().next() {
-            self.fail(place, violation);
-        }
-    }
-}
-
-/// Describes a window in which servers charged more than the limit, and another limit for each break
-/// in it. A failover, data loss, a clock step, and a slot's move to a server with another clock each
-/// allow "**more**, by a quota", and a failover another one while replicas reach the old master. A
-/// step back by less than a second allows none: "time stops for live keys, which outlive their
-/// charges by a second".
-fn excess_beside(
-    charged: &[(Instant, u64)],
-    breaks: &[&Break],
-    limit: u64,
-    window: u64,
-) -> Option<String> {
-    // A clock that is slewed runs up to a twelfth faster.
-    let window = Duration::from_micros(window * 12 / 13);
-    for (index, (end, _)) in charged.iter().enumerate() {
-        let since = |at: Instant| *end - at < window && at <= *end;
-        let units: u64 =
-            charged[..=index].iter().rev().take_while(|(at, _)| since(*at)).map(|(_, it)| it).sum();
-        let concerns = |it: &&&Break| it.since <= *end && *end - it.until < window;
-        let more: u64 = breaks.iter().filter(concerns).map(|it| it.quotas).sum();
-        if units > (1 + more) * limit {
-            return Some(format!("{units} units of {limit}, and {more} more quotas"));
-        }
-    }
-    None
-}
-
-/// Describes a window in which more than `limit` units were admitted.
-fn excess(admitted: &mut [(Timestamp, u64)], limit: u64, window: u64) -> Option<String> {
-    admitted.sort_unstable();
-    let (mut first, mut units) = (0, 0);
-    for (at, cost) in &*admitted {
-        units += cost;
-        while admitted[first].0.as_micros() + window <= at.as_micros() {
-            units -= admitted[first].1;
-            first += 1;
-        }
-        if units > limit {
-            return Some(format!("{units} units of {limit} in the window up to {at:?}"));
-        }
-    }
-    None
 }

@@ -107,6 +107,20 @@ impl Charges {
         enforced.map(|applied| applied.decision.delay()).max().unwrap_or_default()
     }
 
+    /// Denies an admitted request under the enforced limits that delay it for longer than
+    /// `patience`. Its units must have been refunded.
+    pub fn deny_delay(&mut self, limits: &Limits, patience: Micros) {
+        for applied in &mut self.list {
+            let Outcome::Allow { delay, .. } = applied.decision.outcome else { continue };
+            let is_late = delay > patience && limits.of(applied).mode.enforces();
+            applied.decision.outcome = if is_late {
+                Outcome::Deny { retry_after: Micros::new(delay.get() - patience.get()) }
+            } else {
+                Outcome::WouldAllow
+            };
+        }
+    }
+
     /// Returns the receipts of an admitted request, each with an ID from `next_id`.
     pub fn receipts<'a>(
         &'a self,

@@ -123,6 +123,12 @@ impl OpenCharges {
         self.0.iter()
     }
 
+    /// Returns whether `actual` returns a cost for a charge that is too old to be settled.
+    pub fn has_lapsed(&self, age: Micros, actual: impl Fn(&OpenCharge) -> Option<Cost>) -> bool {
+        let mut lapsed = self.0.iter().filter(|it| it.actual.is_none() && !it.is_open(age));
+        lapsed.any(|charge| actual(charge).is_some())
+    }
+
     /// Marks each open charge for which `actual` returns a cost as settled. Returns what to settle
     /// in the store. `age` is the time since the charges were made.
     pub fn settle(

@@ -401,10 +401,10 @@ impl Request {
                 return Err(Rejection::Denied);
             };
             if limit.policy.is_concurrency() {
-                // Most requests finish long before their permits expire.
-                wait = wait.min(RETRY_INTERVAL);
+                // Most requests finish long before their permits expire. The last try is at the end.
+                wait = wait.min(RETRY_INTERVAL).min(remaining);
             }
-            if wait > remaining {
+            if wait > remaining || remaining == Micros::ZERO {
                 return Err(Rejection::TooLate);
             }
             denied[number] = Some(now + wait);

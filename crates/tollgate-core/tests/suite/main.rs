@@ -8,6 +8,7 @@
 //! This is a single binary, because linking several takes longer than running them.
 
 mod bounds;
+mod budget;
 mod concurrent_requests;
 mod conversion;
 mod decisions;

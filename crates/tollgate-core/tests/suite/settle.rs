@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
-use tollgate_core::{Algorithm, Charged, LeakyMode, Policy, Quota, Refill};
+use tollgate_core::{Algorithm, Charged, Refill};
 
 use crate::limiter::{Limiter, limiter, receipt, without_refunds};
 use crate::trace::{Clock, Mode, Step, Trace, cases, check, every_rule, traces};
@@ -266,29 +266,4 @@ fn answers_are_the_same(
         clock.note(&decision);
     }
     Ok(())
-}
-
-/// A token budget: each worker reserves 4096 of 100 000 tokens a minute, uses 200 of them, and
-/// settles after three seconds. Every receipt must not subtract the tokens refilled since.
-#[test]
-fn concurrent_refunds_keep_the_budget() {
-    for refill in [
-        Algorithm::TokenBucket { refill: Refill::Greedy },
-        Algorithm::LeakyBucket { mode: LeakyMode::Meter },
-    ] {
-        for workers in [2, 8, 20] {
-            let policy = Policy::new("tokens", Quota::per_minute(100_000), refill).unwrap();
-            let mut key = limiter(&policy);
-            let mut open = Vec::new();
-            for step in 0..100 * workers {
-                let now = 1_000_000 + step * 3_000_000 / workers;
-                if step >= workers {
-                    let charged = open.remove(0);
-                    key.give_back(&charged, 3_896, now);
-                }
-                let decision = key.request(now, 4_096);
-                open.push(receipt(&decision, now, 4_096).expect("the budget is never used up"));
-            }
-        }
-    }
 }

@@ -16,6 +16,11 @@ requests wait for a permit in order: p permits 1/30 wait 60
 a request waits at most 25 ms for a permit that is free: p permits 1/30 wait 5
     0: a~2.01 a => 0 2.025
     0: a~6 a => 0 late@5(+25)
+a short wait ends with a last try: p permits 1/30 wait 0.04
+    0: a~0.033 a => 0 0.04
+    0: a~0.05 a => 0 late@0.04(+29.96)
+a short wait ends with a last try: p permits 1/30 wait 0.02
+    0: a~0.015 a => 0 0.02
 a permit that is not renewed expires: p permits 1/3 wait 60
     0: a~99 a => 0 3
 a decision without a request returns its permits only: p permits 2/30, all log 9/60

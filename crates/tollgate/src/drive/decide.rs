@@ -70,9 +70,8 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         conclusion: Conclusion,
         patience: Micros,
     ) -> Progress<St, X> {
-        match self.conclude(decided, timer, conclusion) {
+        match self.conclude(decided, timer, conclusion, patience) {
             Ok(Micros::ZERO) => Progress::Pass,
-            Ok(delay) if delay > patience => Progress::Reject(waiting::abandon(self, decided)),
             Ok(delay) => Progress::Wait(waiting::for_turn(self, decided, delay)),
             Err(rejection) => Progress::Reject(rejection),
         }

@@ -84,14 +84,20 @@ impl<St: Store, X> Driver<St, X> {
         self.limits.may_wait() || self.limits.delaying().is_some()
     }
 
-    /// Records a decision, and collects the state of a request that passes. Returns its delay.
+    /// Records a decision, and collects the state of a request that passes. Returns its delay,
+    /// which is at most `patience`.
     #[inline(always)]
     pub(super) fn conclude(
         &self,
         decided: &mut Decided,
         timer: &DecisionTimer,
         conclusion: Conclusion,
+        patience: Micros,
     ) -> Result<Micros, Rejection> {
+        let conclusion = match conclusion {
+            Conclusion::Pass(delay) if delay > patience => self.give_up(decided, patience),
+            conclusion => conclusion,
+        };
         let Decided { charges, follow_up } = decided;
         self.telemetry.record(&self.limits, charges, timer, &conclusion, self.store.name());
         let result = match conclusion {
@@ -120,6 +126,14 @@ impl<St: Store, X> Driver<St, X> {
             }
         }
         result
+    }
+
+    /// Refunds and rejects a request whose turn in a leaky bucket comes too late.
+    #[cold]
+    fn give_up(&self, decided: &mut Decided, patience: Micros) -> Conclusion {
+        self.refund(Refunds::All, &decided.charges);
+        decided.charges.deny_delay(&self.limits, patience);
+        Conclusion::Reject(Rejection::TooLate)
     }
 
     #[cold]

@@ -18,6 +18,7 @@ pub(crate) use self::driver::{Decided, Driver};
 pub(crate) use self::open::Open;
 #[cfg(test)]
 pub(crate) use self::receipts::next_id;
+pub(crate) use self::receipts::settle;
 pub(crate) use self::telemetry::Observed;
 #[cfg(feature = "metrics")]
 pub(crate) use self::telemetry::Telemetry;

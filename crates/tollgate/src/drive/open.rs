@@ -34,6 +34,11 @@ impl Open {
         }
     }
 
+    /// Returns whether `actual` returns a cost for a charge that is too old to be settled.
+    pub(crate) fn has_lapsed(&self, actual: impl Fn(&OpenCharge) -> Option<Cost>) -> bool {
+        self.charges().has_lapsed(self.age(), actual)
+    }
+
     /// Marks each open charge for which `actual` returns a cost, so that it is settled only once.
     /// Returns what to settle in the store.
     pub(crate) fn take(

@@ -35,11 +35,8 @@ pub(super) fn for_step<St: Store, X: Send + Sync + 'static>(
         let conclusion = asked.wait(started).await;
         timer.has_waited = asked.request.has_queued();
         let mut decided = Decided { charges: asked.request.take_charges(), follow_up: None };
-        match asked.driver.conclude(&mut decided, &timer, conclusion) {
-            Ok(delay) if delay.get() > patience.get().saturating_sub(elapsed(started)) => {
-                let rejection = abandon(&asked.driver, &mut decided);
-                Err((decided, rejection))
-            }
+        let patience = Micros::new(patience.get().saturating_sub(elapsed(started)));
+        match asked.driver.conclude(&mut decided, &timer, conclusion, patience) {
             Ok(delay) => Ok(turn(&asked.driver, decided, delay).await),
             Err(rejection) => Err((decided, rejection)),
         }
@@ -126,18 +123,6 @@ impl<St: Store, X: Send + Sync + 'static> Drop for Asked<St, X> {
 
 fn elapsed(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Rejects and refunds a request whose turn in a leaky bucket comes too late.
-#[cold]
-pub(super) fn abandon<St: Store, X>(
-    driver: &Arc<Driver<St, X>>,
-    decided: &mut Decided,
-) -> Rejection {
-    let charges = decided.charges.clone();
-    drop(Admitted::new(driver, mem::take(decided)));
-    decided.charges = charges;
-    Rejection::TooLate
 }
 
 /// Delays a request until its turn in a leaky bucket.

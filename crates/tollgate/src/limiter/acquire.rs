@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tollgate_core::{Cost, Key, Micros, Store};
-use tollgate_engine::Rejection;
+use tollgate_engine::{Limits, Rejection};
 
 use super::error::{AcquireError, Refusal};
 use super::permit::Permit;
@@ -22,13 +22,14 @@ pub struct Acquire<St: Store> {
     state: Arc<State<St>>,
     decided: Decided,
     patience: Micros,
-    unknown: Option<String>,
+    /// Why the call cannot be decided.
+    invalid: Option<AcquireError>,
 }
 
 impl<St: Store> Acquire<St> {
     pub(super) fn new(state: &Arc<State<St>>) -> Self {
         let (state, decided) = (Arc::clone(state), Decided::default());
-        Self { state, decided, patience: Micros::MAX, unknown: None }
+        Self { state, decided, patience: Micros::MAX, invalid: None }
     }
 
     /// Charges every policy of the limiter this cost under this key.
@@ -43,13 +44,17 @@ impl<St: Store> Acquire<St> {
         let number = self.state.limits.iter().position(|limit| limit.policy.name() == name);
         match number {
             Some(number) => self.push(number, key, cost.into()),
-            None => self.unknown = Some(name.to_owned()),
+            None => self.invalid = Some(AcquireError::UnknownPolicy(name.to_owned())),
         }
         self
     }
 
     fn push(&mut self, number: usize, key: &Key, cost: Cost) {
         let limits = &self.state.limits;
+        if self.decided.charges.len() == Limits::MAX {
+            self.invalid = Some(AcquireError::TooManyCharges);
+            return;
+        }
         self.decided.charges.push(self.state.face.applied(limits, number, key, cost), limits);
     }
 
@@ -64,9 +69,9 @@ impl<St: Store> Acquire<St> {
     /// # Errors
     /// See [`AcquireError`].
     pub async fn acquire(self) -> Result<Permit<St>, AcquireError> {
-        let Self { state, mut decided, patience, unknown } = self;
-        if let Some(name) = unknown {
-            return Err(AcquireError::UnknownPolicy(name));
+        let Self { state, mut decided, patience, invalid } = self;
+        if let Some(error) = invalid {
+            return Err(error);
         }
         if state.face.closed.is_closed() {
             return Err(AcquireError::Closed);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::{Micros, StoreError};
+use tollgate_engine::Limits;
 
 use crate::layer::Verdicts;
 
@@ -29,6 +30,9 @@ pub enum AcquireError {
     /// The limiter has no policy with this name.
     #[error("the limiter has no policy `{0}`: add it with `.policy(..)`")]
     UnknownPolicy(String),
+    /// The call has more charges than a request can have.
+    #[error("the call has more than {} charges: acquire the others separately", Limits::MAX)]
+    TooManyCharges,
 }
 
 tollgate_core::debug_as_display!(AcquireError);
@@ -41,10 +45,24 @@ impl AcquireError {
                 refusal.retry_after.map(Duration::from)
             }
             Self::Store(error) => error.retry_after().map(Duration::from),
-            Self::Closed | Self::UnknownPolicy(_) => None,
+            Self::Closed | Self::UnknownPolicy(_) | Self::TooManyCharges => None,
         }
     }
 }
+
+/// The error for a charge that is not corrected.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum SettleError {
+    /// The charge is too old to be corrected, so it stands.
+    #[error("the charge is too old to be corrected, so it stands")]
+    Lapsed,
+    /// The store failed.
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+tollgate_core::debug_as_display!(SettleError);
 
 /// The decisions on a denied call.
 #[derive(Clone, Debug)]
@@ -55,14 +73,11 @@ pub struct Refusal {
 
 impl Refusal {
     pub(super) fn new(verdicts: Verdicts) -> Self {
-        let enforced = || verdicts.iter().filter(|it| !it.is_shadow() && !it.is_soft());
-        let denying = || enforced().filter(|verdict| verdict.is_exceeded());
+        let denying =
+            || verdicts.iter().filter(|it| it.is_exceeded() && !it.is_shadow() && !it.is_soft());
         // A policy that can never allow the call has no such time, so the call has none either.
         let never = denying().any(|verdict| verdict.decision().retry_after().is_none());
-        let waits = enforced().filter_map(|verdict| match verdict.decision().retry_after() {
-            None => Some(verdict.decision().delay()).filter(|delay| *delay > Micros::ZERO),
-            wait => wait,
-        });
+        let waits = denying().filter_map(|verdict| verdict.decision().retry_after());
         let retry_after = waits.max().filter(|_| !never);
         Self { verdicts, retry_after }
     }

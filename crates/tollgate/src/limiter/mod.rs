@@ -38,6 +38,6 @@ mod state;
 
 pub use self::acquire::Acquire;
 pub use self::builder::LimiterBuilder;
-pub use self::error::{AcquireError, Refusal};
+pub use self::error::{AcquireError, Refusal, SettleError};
 pub use self::permit::Permit;
 pub use self::shared::Limiter;

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::{Cost, Receipt, Store, StoreError};
+use smallvec::SmallVec;
+use tollgate_core::{Cost, Receipt, Settlement, Store};
 use tollgate_engine::OpenCharge;
 
+use super::error::SettleError;
 use super::state::State;
-use crate::drive::Decided;
+use crate::drive::{self, Decided};
 use crate::layer::Verdicts;
 
 /// The permission for a call, which was charged.
@@ -15,6 +17,9 @@ use crate::layer::Verdicts;
 /// * [`settle`](Self::settle) corrects the charge when the actual cost is known.
 /// * [`cancel`](Self::cancel) refunds the charge, because the call does not happen.
 /// * If the permit is dropped, the charge stands.
+///
+/// A charge can be corrected for an hour, limited to the longer of five minutes and the window of
+/// its policy. After that it stands.
 ///
 /// Under a concurrency limit ([`Policy::concurrent_requests`](crate::Policy::concurrent_requests)),
 /// the call is in flight until the permit is dropped, settled or cancelled. A task renews it.
@@ -30,11 +35,12 @@ impl<St: Store> Permit<St> {
     }
 
     /// Corrects the charge to the `actual` cost, under every rate limit. See
-    /// [`Store::settle`](crate::Store::settle) for its effect.
+    /// [`Store::settle`](crate::Store::settle) for its effect. If the future is dropped, the
+    /// remaining corrections are still sent.
     ///
     /// # Errors
-    /// The store failed. It may have corrected a part of the charges.
-    pub async fn settle(self, actual: impl Into<Cost>) -> Result<(), StoreError> {
+    /// See [`SettleError`]. Some of the charges may be corrected.
+    pub async fn settle(self, actual: impl Into<Cost>) -> Result<(), SettleError> {
         let actual = actual.into();
         self.settle_where(|_| Some(actual)).await
     }
@@ -43,12 +49,12 @@ impl<St: Store> Permit<St> {
     /// the policy did not charge the call.
     ///
     /// # Errors
-    /// The store failed.
+    /// See [`SettleError`].
     pub async fn settle_policy(
         &self,
         policy: &str,
         actual: impl Into<Cost>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SettleError> {
         let actual = actual.into();
         self.settle_where(|charge| charge.is_of(policy).then_some(actual)).await
     }
@@ -56,8 +62,8 @@ impl<St: Store> Permit<St> {
     /// Refunds the charge, as if the call had not been made.
     ///
     /// # Errors
-    /// The store failed. It may have refunded a part of the charges.
-    pub async fn cancel(self) -> Result<(), StoreError> {
+    /// See [`SettleError`]. Some of the charges may be refunded.
+    pub async fn cancel(self) -> Result<(), SettleError> {
         self.settle_where(|_| Some(Cost::ZERO)).await
     }
 
@@ -69,15 +75,22 @@ impl<St: Store> Permit<St> {
     async fn settle_where(
         &self,
         actual: impl Fn(&OpenCharge) -> Option<Cost>,
-    ) -> Result<(), StoreError> {
-        let open = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref());
-        let settled = open.map(|open| open.take(actual)).unwrap_or_default();
-        let mut result = Ok(());
-        for (receipt, actual) in settled {
+    ) -> Result<(), SettleError> {
+        let Some(open) = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref()) else {
+            return Ok(());
+        };
+        let has_lapsed = open.has_lapsed(&actual);
+        let mut result = if has_lapsed { Err(SettleError::Lapsed) } else { Ok(()) };
+        let store = &self.state.store;
+        let mut unsent = Unsent { store, left: open.take(actual) };
+        while let Some((receipt, actual)) = unsent.left.last().cloned() {
             // Even if a charge cannot be corrected, correct the others.
-            if let Err(error) = self.state.store.settle(&receipt, actual).await {
-                result = Err(error);
+            match store.settle(&receipt, actual).await {
+                Ok(Settlement::Lapsed) => result = Err(SettleError::Lapsed),
+                Ok(_) => {}
+                Err(error) => result = Err(SettleError::Store(error)),
             }
+            unsent.left.pop();
         }
         result
     }
@@ -87,6 +100,21 @@ impl<St: Store> Permit<St> {
     pub fn receipts(&self) -> Vec<Receipt> {
         let open = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref());
         open.map(|open| open.receipts()).unwrap_or_default()
+    }
+}
+
+/// Corrections that are sent even if the caller stops waiting for them. The store makes each only
+/// once.
+struct Unsent<'a, St: Store> {
+    store: &'a St,
+    left: SmallVec<[(Receipt, Cost); 1]>,
+}
+
+impl<St: Store> Drop for Unsent<'_, St> {
+    fn drop(&mut self) {
+        for (receipt, actual) in self.left.drain(..) {
+            drive::settle(self.store, receipt, actual, None);
+        }
     }
 }
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance, sleep, timeout};
 use tollgate::key::Key;
 use tollgate::layer::{LayerError, WaitQueue};
-use tollgate::limiter::{AcquireError, LimiterBuilder, Permit};
+use tollgate::limiter::{AcquireError, LimiterBuilder, Permit, SettleError};
 use tollgate::policy::{OnStoreError, Strikes};
 use tollgate::{Limiter, MemoryStore, Policy, Quota, Store, StoreExt};
 
@@ -144,6 +144,51 @@ async fn permits_settle_cancel_or_stand() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn late_corrections_are_errors() {
+    let limiter = Limiter::builder(on_tokio_time()).policy(log("p", 10)).build().unwrap();
+    let permit = limiter.acquire(&key(), 4).await.unwrap();
+    advance(5 * MINUTE).await;
+    assert!(permit.settle_policy("q", 1).await.is_ok());
+    assert!(matches!(permit.settle_policy("p", 1).await, Err(SettleError::Lapsed)));
+    let permit = limiter.acquire(&key(), 4).await.unwrap();
+    advance(5 * MINUTE).await;
+    assert!(matches!(permit.cancel().await, Err(SettleError::Lapsed)));
+    // A charge that was settled in time is settled only once, also later.
+    let permit = limiter.acquire(&key(), 4).await.unwrap();
+    permit.settle_policy("p", 1).await.unwrap();
+    advance(5 * MINUTE).await;
+    assert!(permit.settle(2).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_corrections_are_sent() {
+    let store = Staged::new(on_tokio_time());
+    let limiter = Limiter::builder(store.clone()).policy(log("p", 10)).policy(log("q", 10));
+    let limiter = limiter.build().unwrap();
+    let permit = limiter.acquire(&key(), 4).await.unwrap();
+    store.hold();
+    let settled = timeout(Duration::from_millis(500), permit.settle(1)).await;
+    assert!(settled.is_err(), "the store has not replied");
+    store.release();
+    settle_down().await;
+    for verdict in limiter.peek(&key()).await.unwrap().iter() {
+        assert_eq!(verdict.decision().remaining, 9, "{}", verdict.policy().name());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_have_at_most_64_charges() {
+    let limiter = patient(on_tokio_time(), log("p", 1)).build().unwrap();
+    let charges = |count: u8| {
+        let keys = (0..count).map(|number| Key::new([number]));
+        keys.fold(limiter.request(), |call, key| call.policy("p", &key, 1))
+    };
+    assert!(charges(64).acquire().await.is_ok());
+    let error = charges(65).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::TooManyCharges) && error.retry_after().is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn concurrent_calls_end_with_their_permits() {
     let policy = Policy::concurrent_requests("p", 2, Duration::from_secs(30)).unwrap();
     let limiter = patient(on_tokio_time(), policy).build().unwrap();
@@ -202,7 +247,8 @@ async fn leaky_buckets_delay_calls() {
     let late = limiter.request().all(&key(), 1).within(Duration::from_millis(500));
     let late = late.acquire().await.unwrap_err();
     assert!(matches!(late, AcquireError::TooLate(_)));
-    assert_eq!(late.retry_after(), Some(Duration::from_secs(1)));
+    // A call that waits this long has a turn within its deadline.
+    assert_eq!(late.retry_after(), Some(Duration::from_millis(500)));
     let [second, third] = [spawn(&limiter, 1), spawn(&limiter, 1)];
     settle_down().await;
     // The last call gives up, so its turn is free again.

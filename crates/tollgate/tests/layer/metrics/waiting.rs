@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{Limit, Policy, Quota};
+use tollgate::key::Key;
+use tollgate::{Limit, Limiter, Policy, Quota};
 
 use super::{Meter, counted};
 use crate::support::*;
@@ -59,4 +60,16 @@ async fn waiting_excess_is_counted_once() {
     // store latency.
     assert_eq!(meter.outcomes("patient"), counted(&[("allow", 3.0)]));
     assert_eq!(meter.sum("tollgate_decision_duration_seconds_count", &[]), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_without_patience_are_counted_as_denied() {
+    let meter = Meter::start();
+    let queue = Policy::leaky_bucket("queue", Quota::per_second(1).burst(3)).unwrap();
+    let limiter = Limiter::builder(on_tokio_time()).policy(queue).build().unwrap();
+    let key = Key::from("ann");
+    drop(limiter.acquire(&key, 1).await.unwrap());
+    assert!(limiter.try_acquire(&key, 1).await.unwrap().is_none());
+    assert_eq!(meter.outcomes("queue"), counted(&[("allow", 1.0), ("deny", 1.0)]));
+    assert_eq!(meter.sum("tollgate_units_charged_total", &[]), 1.0);
 }

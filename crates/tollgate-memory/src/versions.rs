@@ -258,8 +258,9 @@ impl Entry {
         if self.versions.len() == MAX_VERSIONS {
             self.versions.remove(0);
         }
+        let own = self.versions.len();
         self.versions.push(Version { policy: policy.clone(), state, since });
-        self.versions.len() - 1
+        own
     }
 
     /// Forgets all charges. Earlier receipts become void.

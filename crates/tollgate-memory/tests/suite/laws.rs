@@ -30,7 +30,7 @@ macro_rules! forward {
             self.$field.decide(charges, now)
         }
     };
-    ($field:tt: corrections) => {
+    ($field:tt: settle) => {
         fn settle(
             &mut self,
             receipt: &Receipt,
@@ -39,7 +39,8 @@ macro_rules! forward {
         ) -> Option<Settlement> {
             self.$field.settle(receipt, actual, now)
         }
-
+    };
+    ($field:tt: renew_and_reset) => {
         fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
             self.$field.renew(receipt, now)
         }
@@ -83,7 +84,13 @@ impl Subject for Full {
         self.0.decide(&enforced.collect::<Vec<_>>(), now)
     }
 
-    forward!(0: corrections);
+    /// Charges no debts: in an overflow entry, a debt may count under a version that only other keys
+    /// have used.
+    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
+        self.0.settle(receipt, actual.min(receipt.charged.cost), now)
+    }
+
+    forward!(0: renew_and_reset);
 }
 
 #[test]
@@ -113,7 +120,8 @@ impl Leased {
 
 impl Subject for Leased {
     forward!(0: decide);
-    forward!(0: corrections);
+    forward!(0: settle);
+    forward!(0: renew_and_reset);
 
     fn adapt(policy: Policy) -> Policy {
         let lease = Lease::of(1, 2).ttl(Lease::MIN_TTL);
@@ -173,6 +181,32 @@ fn overflow_receipt_keeps_own_units() {
         let look = full.decide(&look, time(60)).expect("decides");
         assert_eq!(look.decisions()[0].remaining, 20 - own.len() as u64);
     }
+}
+
+/// A receipt's state has expired and was swept, and a smaller version's state was just reset. The
+/// receipt's debt counts under its own policy.
+#[test]
+fn debt_ignores_reset_versions() {
+    let (store, clock) = store();
+    let mut timed = Timed::new(store, move |now| clock.set(now));
+    let log = |limit| Policy::sliding_window_log("p", Quota::per_second(limit)).expect("builds");
+    let (large, small) = (log(10), log(1));
+    let mut charge = |policy: &Policy, key: &str, seconds: u64| {
+        let key = Key::from(key);
+        let charges = [Charge::new(policy, &key, Cost::ONE)];
+        let now = Timestamp::from_micros(1_000_000 * seconds);
+        let verdict = timed.decide(&charges, now).expect("decides");
+        verdict.receipts(&charges, || ReceiptId(1)).next().expect("a charge")
+    };
+    let receipt = charge(&large, "k", 0);
+    for other in 0..16 {
+        charge(&large, &format!("other {other}"), 10);
+    }
+    charge(&small, "k", 20);
+    let now = Timestamp::from_micros(20_000_000);
+    timed.reset(&small, &Key::from("k"), now).expect("resets");
+    let settled = timed.settle(&receipt, Cost::new(8), now).expect("settles");
+    assert_eq!(settled, Settlement::Charged { units: 7 });
 }
 
 /// A store that fails while it is told to.
@@ -235,7 +269,8 @@ impl Falling {
 
 impl Subject for Falling {
     forward!(timed: decide);
-    forward!(timed: corrections);
+    forward!(timed: settle);
+    forward!(timed: renew_and_reset);
 
     fn fail(&mut self, is_down: bool) {
         self.is_down.store(is_down, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use fred::types::CustomCommand;
 use tollgate::policy::{Algorithm, Cost, Resolution};
 use tollgate::store::Timestamp;
 use tollgate::{Policy, Quota, RedisStore};
-use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer, SHA1, TEXT};
+use tollgate_redis::protocol::{Batch, KeyedCharge, SHA1, ScriptAnswer, TEXT};
 
 use crate::Failure;
 use crate::redis::goals::What::{Median, P99, Rate, Redis};

@@ -9,7 +9,7 @@ use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::store::Charge;
 use tollgate::{Policy, Quota, RedisStore, Store};
-use tollgate_redis::protocol::{Batch, KeyedCharge, Reply, ScriptAnswer, SHA1, TEXT};
+use tollgate_redis::protocol::{Batch, KeyedCharge, Reply, SHA1, ScriptAnswer, TEXT};
 
 use crate::Failure;
 use crate::redis::load::Ask;

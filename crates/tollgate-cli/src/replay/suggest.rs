@@ -70,7 +70,7 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
         with_status += u64::from(record.status != 0);
         let is_success = matches!(record.status, 0 | 100..400);
         let client = subject.as_ref().map(|subject| &subject.key);
-        suggest.request(record.at, client, &path, is_success);
+        suggest.request(record.at, client, path, is_success);
         Ok(())
     })?;
     let suggestion = suggest.suggestion();

@@ -217,12 +217,12 @@ fn indenting_tab(text: &str, error: &ScanError) -> Option<usize> {
     None
 }
 
-/// The name of the variable that stopped the parser. Within braces and brackets, its brace starts a
-/// section.
+/// The variable that stopped the parser, with its default. Within braces and brackets, its brace
+/// starts a section.
 fn unquoted_variable(text: &str, at: usize) -> Option<String> {
     let mut text = text.chars().skip(at.checked_sub(1)?);
     let is_reference = (text.next(), text.next()) == (Some('$'), Some('{'));
-    is_reference.then(|| text.take_while(|it| *it == '_' || it.is_ascii_alphanumeric()).collect())
+    is_reference.then(|| text.take_while(|it| !matches!(it, '}' | '"' | '\n')).collect())
 }
 
 struct Frame {

@@ -64,7 +64,7 @@ impl Budget {
         let mut open: Vec<Option<Option<Charged>>> = (0..workers).map(|_| None).collect();
         let mut passed = 0;
         while let Some(Reverse((now, worker))) = events.pop().filter(|it| it.0.0 < 300 * SECOND) {
-            let open = &mut open[usize::try_from(worker).unwrap()];
+            let open = &mut open[usize::try_from(worker).expect("few workers")];
             if let Some(charged) = open.take() {
                 self.settle(charged.as_ref(), now);
             }

@@ -147,7 +147,7 @@ fn default_logs_of_servers_are_read() {
     }
     formats.sort();
     formats.dedup();
-    assert_eq!(formats.len(), 14, "{formats:?}");
+    assert_eq!(formats.len(), 12, "{formats:?}");
 }
 
 #[test]

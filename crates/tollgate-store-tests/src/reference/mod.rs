@@ -1,6 +1,6 @@
 //! A store that is as simple as possible. All other stores are compared with it, so it has to be
-//! right by reading: this file contains the operations, [`stored`] a key's states under all
-//! versions of its quota, and [`leases`] the blocks of units that replicas hold.
+//! right by reading: this file contains the operations, `stored` a key's states under all
+//! versions of its quota, and `leases` the blocks of units that replicas hold.
 
 mod leases;
 mod stored;

@@ -101,7 +101,7 @@ pub(crate) fn request(text: &str) -> RateLimitRequest {
         };
         let entry = |(key, value): (&str, &str)| Entry { key: key.into(), value: value.into() };
         hits_addend = value('*').map_or(hits_addend, |hits| hits.parse().unwrap());
-        let hits = value('+').or(value('~')).and_then(|value| value.parse().ok());
+        let hits = value('+').or_else(|| value('~')).and_then(|value| value.parse().ok());
         let limit = value('@').map(|limit| {
             let (requests, unit) = limit.split_at(limit.len() - 1);
             let unit = match unit {

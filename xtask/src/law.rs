@@ -1,5 +1,5 @@
-//! `cargo xtask law`: the laws of combinations with a million steps each, and 100 000 with Redis.
-//! With `--mutants`, it checks that the laws and the engine's tables find seeded bugs.
+//! `cargo xtask law`: the laws of combinations with a million steps each. With `--mutants`, it
+//! checks that the laws and the engine's tables find seeded bugs.
 
 use std::path::Path;
 

@@ -49,7 +49,7 @@ enum Task {
     Up(up::Args),
     /// Compare the Lua port with the core over a million decisions
     Twin(twin::Args),
-    /// Check the laws of combinations with a million steps each, and 100 000 with Redis
+    /// Check the laws of combinations with a million steps each
     Law(law::Args),
     /// Simulate fleets of replicas with faults from seeds, and check the documented guarantees
     Simulate(simulate::Args),

@@ -92,6 +92,6 @@ impl Subject for Script {
 
     /// A round trip takes longer than a decision in this process.
     fn steps() -> usize {
-        if is_long() { 100_000 } else { 2_000 }
+        if is_long() { 1_000_000 } else { 2_000 }
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use libfuzzer_sys::fuzz_target;
 use tollgate_config::path::{Ambiguous, PathRules, normalise};
 use tollgate_config::plan::PathMatch;
+use tollgate_engine::PathPattern;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&length, rest)) = data.split_first() else { return };
@@ -45,17 +46,18 @@ fuzz_target!(|data: &[u8]| {
         let again = normalise(&escaped, ambiguous);
         assert_eq!(again.as_deref(), Ok(&*normal), "{escaped}");
         // A normalised path matches itself and anything below its parent.
-        assert!(PathMatch::Plain(normal.to_string()).matches(&normal));
+        let exact = PathMatch::Pattern(PathPattern::Exact((*normal).into()));
+        assert!(exact.matches(&normal));
         if let Some((parent, _)) = normal.rsplit_once('/')
             && !parent.is_empty()
         {
-            assert!(PathMatch::Below(parent.to_owned()).matches(&normal));
+            assert!(PathPattern::Below(parent.into()).matches(&normal));
         }
         if let Ok(expression) = std::str::from_utf8(expression)
             && let Ok(regex) = PathMatch::regex(expression)
         {
             let found = regex.matches(&normal);
-            assert!(!found || regex.covers(&PathMatch::Plain(normal.to_string())));
+            assert!(!found || regex.covers(&exact));
         }
     }
 });

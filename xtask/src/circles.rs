@@ -18,18 +18,15 @@ use crate::process::{self, Failure};
 
 /// The crates without circles. In the others, two names need each other: a policy has an algorithm,
 /// which decides about a policy, and a request to a model or a log format calls its parser.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 8] = [
     "tollgate",
     "tollgate-admin",
     "tollgate-cli",
     "tollgate-config",
-    "tollgate-core",
     "tollgate-engine",
     "tollgate-gateway",
-    "tollgate-llm",
     "tollgate-memory",
     "tollgate-redis",
-    "tollgate-replay",
 ];
 
 /// A circle that must exist.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Fallback, Key, Lease, Policy, Quota, Receipt, ReceiptId, Reply,
-    Settlement, Store, StoreError, StoreExt, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Fallback, Key, Lease, Micros, Policy, Quota, Receipt, ReceiptId,
+    Reply, Settlement, Store, StoreError, StoreExt, Timestamp, Verdict,
 };
 use tollgate_memory::{ManualClock, MemoryStore, ThreadLeases};
 use tollgate_store_tests::law::{self, Subject, Timed};
@@ -97,6 +97,31 @@ impl Subject for Full {
 fn full_store_admits_no_more() {
     law::versions_admit_no_more_than_alone(Full::new);
     law::refunds_never_admit_more(Full::new);
+}
+
+/// A key that finds room while the overflow entry is in use starts with that entry's state, also with
+/// a debt beyond the capacity.
+#[test]
+fn overflow_debts_remain() {
+    let clock = ManualClock::default();
+    let store = MemoryStore::builder().clock(clock.clone()).shards(1).max_keys(1).build();
+    let policy = Policy::token_bucket("p", Quota::per_second(1).burst(5)).expect("builds");
+    let charge = |key: &str| {
+        let key = Key::from(key);
+        let charges = [Charge::new(&policy, &key, Cost::ONE)];
+        let verdict = store.decide(&charges).into_inner().expect("decides");
+        let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
+        (verdict.decisions()[0].retry_after(), receipt)
+    };
+    charge("known");
+    let (_, receipt) = charge("in the overflow entry");
+    let settled = store.settle(&receipt.expect("admitted"), Cost::new(10)).now();
+    let settled = settled.ok().expect("a memory store replies immediately").expect("settles");
+    assert_eq!(settled, Settlement::Charged { units: 9 });
+    // The bucket of the known key is full again, so its room is free.
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(charge("new").0, Some(Micros::new(4_000_000)));
+    assert_eq!(store.stats().overflowed, 1, "there is room for the new key");
 }
 
 mod thread_leases {

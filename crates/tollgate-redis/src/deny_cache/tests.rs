@@ -180,6 +180,23 @@ fn long_keys_are_not_remembered() {
 }
 
 #[test]
+fn dry_charges_and_permits_are_not_remembered() {
+    let window = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
+    let permits = Policy::concurrent_requests("p", 9, Duration::from_secs(60)).unwrap();
+    let key = Key::new("k");
+    let charge = Charge::new(&window, &key, Cost::ONE);
+    for (charge, is_remembered) in [
+        (charge, true),
+        (Charge { dry: true, ..charge }, false),
+        (Charge { policy: &permits, ..charge }, false),
+    ] {
+        let (cache, _) = cache();
+        deny_for(&cache, ticket(&charge), Micros::new(60_000_000));
+        assert_eq!(remembers(&cache, &ticket(&charge)), is_remembered, "{charge:?}");
+    }
+}
+
+#[test]
 fn cache_empties_without_denials() {
     let (cache, time) = cache();
     deny(&cache, 0);

@@ -1,4 +1,4 @@
-//! What the outcome of a request corrects.
+//! Corrections by a request's outcome.
 
 use crate::check;
 

@@ -261,6 +261,21 @@ async fn leaky_buckets_delay_calls() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_that_give_up_return_permits_and_units() {
+    let queue = Policy::leaky_bucket("queue", Quota::per_second(1).burst(3)).unwrap();
+    let permits = Policy::concurrent_requests("permits", 2, MINUTE).unwrap();
+    let limiter = Limiter::builder(on_tokio_time()).policy(queue).policy(permits);
+    let limiter = limiter.policy(log("p", 9)).build().unwrap();
+    drop(limiter.acquire(&key(), 1).await.unwrap());
+    for _ in 0..3 {
+        assert!(limiter.try_acquire(&key(), 1).await.unwrap().is_none());
+    }
+    let verdicts = limiter.peek(&key()).await.unwrap();
+    let remaining: Vec<_> = verdicts.iter().map(|it| it.decision().remaining).collect();
+    assert_eq!(remaining, [2, 2, 8]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn closed_limiters_reject_waiting_calls() {
     let limiter = patient(on_tokio_time(), each_second("p")).build().unwrap();
     let permit = limiter.acquire(&key(), 1).await.unwrap();

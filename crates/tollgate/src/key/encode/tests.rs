@@ -32,6 +32,19 @@ fn short_value_cannot_forge_hash() {
     assert_ne!(victim, forged);
 }
 
+/// Builds side by side use one store, so a source's keys always start with the same byte.
+#[test]
+fn stored_keys_start_with_their_source() {
+    let first = |tag| plain(tag, b"a").as_bytes()[0];
+    let tags = [Tag::Ipv4, Tag::Ipv6, Tag::ApiKey, Tag::Extension, Tag::Header];
+    assert_eq!(tags.map(first), [1, 2, 3, 5, 6]);
+    let tags = [Tag::Route, Tag::Closure, Tag::Tuple, Tag::PathParam];
+    assert_eq!(tags.map(first), [7, 8, 9, 10]);
+    #[cfg(feature = "jwt")]
+    assert_eq!(first(Tag::Jwt), 4);
+    assert_eq!(hashed(Tag::Ipv4, &[b"a"]).as_bytes()[0], 0x81);
+}
+
 proptest! {
     #[test]
     fn keys_are_inline_and_injective(

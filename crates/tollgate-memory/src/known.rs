@@ -18,7 +18,7 @@ impl<C: Clock> Inner<C> {
     ///
     /// Returns `None` without changing state if the request needs [`decide_all`](Self::decide_all).
     /// This is the case if a key is new, if two charges have the same policy and may have to be
-    /// summed, if a denial may cause a strike, or if a charge is dry.
+    /// summed, if a denial may cause a strike, or if a charge is dry, queues or leaves headroom.
     // Always inlined: a returned decision would be written and then immediately read at a different
     // width, which stalls the processor and takes a quarter of the total time.
     #[inline(always)]
@@ -26,7 +26,7 @@ impl<C: Clock> Inner<C> {
         &self,
         charges: &[Charge<'_>; N],
     ) -> Option<Decided<N>> {
-        let is_special = |it: &Charge<'_>| it.dry || (N > 1 && it.policy.counts_denials());
+        let is_special = |it: &Charge<'_>| !it.is_plain() || (N > 1 && it.policy.counts_denials());
         if charges.iter().any(is_special) || may_repeat_a_policy(charges) {
             return None;
         }

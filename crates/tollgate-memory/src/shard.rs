@@ -197,9 +197,15 @@ impl Shard {
         self.own.reset(policy, key, now);
     }
 
-    /// Returns the decision on `cost`, without charging it.
-    pub(crate) fn assess(&self, seat: &Seat<'_>, cost: Cost, now: Timestamp) -> Decision {
-        with_rule!(seat.entry_key.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
+    /// Returns the decision that would be made on `cost` at `at`, without charging it.
+    pub(crate) fn assess(
+        &self,
+        seat: &Seat<'_>,
+        cost: Cost,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Decision {
+        with_rule!(seat.entry_key.policy.rule(), rule => self.assess_as(rule, seat, cost, at, now))
     }
 
     fn assess_as<R: Kind>(
@@ -207,21 +213,22 @@ impl Shard {
         rule: &R,
         seat: &Seat<'_>,
         cost: Cost,
+        at: Timestamp,
         now: Timestamp,
     ) -> Decision {
-        let assess = |state: &R::State| rule.assess(rule.refresh(state, now), now, cost);
+        let assess = |state: &R::State| rule.assess(rule.refresh(state, at), at, cost);
         match self.part(seat).state::<R>(seat.entry_key) {
             Some(state) => assess(state),
             None => assess(&self.inherited_state(rule, seat, now)),
         }
     }
 
-    /// Charges a cost that was assessed as allowed, and counts from `charged_at` on.
+    /// Charges a cost that was assessed as allowed at `at`, and counts from `charged_at` on.
     pub(crate) fn charge(
         &mut self,
         seat: &Seat<'_>,
         cost: Cost,
-        charged_at: Timestamp,
+        (at, charged_at): (Timestamp, Timestamp),
         now: Timestamp,
     ) {
         if let Some(known) = seat.known {
@@ -229,7 +236,7 @@ impl Shard {
             // in the key's own states.
             self.own.void(known, now.max(charged_at));
         }
-        self.change(seat, Change::Charge(cost), now);
+        self.change(seat, Change::Charge(cost, at), now);
     }
 
     /// Adds a strike to a penalty.

@@ -47,7 +47,8 @@ pub(crate) struct Version {
 /// A change to a key's state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    Charge(Cost),
+    /// A charge, and the instant from which it counts: later than now if the request queues.
+    Charge(Cost, Timestamp),
     Owe(u64),
     GiveBack(Charged, u64),
 }
@@ -60,8 +61,8 @@ impl Change {
     /// charged or refunded.
     pub(crate) fn apply<R: Rule>(self, rule: &R, state: &mut R::State, now: Timestamp) -> u64 {
         match self {
-            Self::Charge(cost) => {
-                rule.charge(state, now, cost);
+            Self::Charge(cost, at) => {
+                rule.charge(state, at, cost);
                 cost.get()
             }
             Self::Owe(units) => rule.owe(state, units, now),
@@ -214,7 +215,7 @@ impl Entry {
     fn change(&mut self, policy: &Policy, change: Change, now: Timestamp) -> u64 {
         let own = match change {
             Change::GiveBack(..) => self.own(policy),
-            Change::Charge(_) | Change::Owe(_) => Some(self.add(policy, now)),
+            Change::Charge(..) | Change::Owe(_) => Some(self.add(policy, now)),
         };
         let mut changed = 0;
         for (index, version) in self.versions.iter_mut().enumerate() {
@@ -227,8 +228,8 @@ impl Entry {
                     let elsewhere = Change::GiveBack(charged.elsewhere(), units);
                     changed = changed.max(version.change(elsewhere, now));
                 }
-                Change::Charge(cost) => {
-                    version.count(cost.get(), now);
+                Change::Charge(cost, at) => {
+                    version.count(cost.get(), at);
                 }
                 Change::Owe(units) if version.count(units, now) => changed = units,
                 Change::Owe(_) => {}
@@ -321,7 +322,7 @@ impl Version {
         match change {
             Change::GiveBack(charged, _) if from_start => charged.charged_at >= self.since,
             Change::GiveBack(charged, _) => charged.charged_at > self.since,
-            Change::Charge(_) | Change::Owe(_) => true,
+            Change::Charge(..) | Change::Owe(_) => true,
         }
     }
 

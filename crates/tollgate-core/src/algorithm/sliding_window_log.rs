@@ -178,7 +178,7 @@ impl Rule for SlidingWindowLog {
 
     #[inline(always)]
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
-        let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
+        let seen = now.max(state.last_seen);
         let expired = |entry: &Entry| seen.since(entry.at) >= self.window;
         let head = state.skip_while(0, expired);
         let base = if head == 0 { state.base } else { state.entries[head - 1].total };
@@ -211,7 +211,7 @@ impl Rule for SlidingWindowLog {
             limit: self.limit,
             remaining: self.limit.saturating_sub(used_after),
             reset_after: if used_after == 0 {
-                Micros::ZERO
+                view.seen.since(now)
             } else {
                 (newest + self.window).since(now)
             },
@@ -289,7 +289,7 @@ impl Rule for SlidingWindowLog {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        self.refresh(state, now).head == state.entries.len()
+        state.last_seen <= now && self.refresh(state, now).head == state.entries.len()
     }
 
     /// A queue doubles when it grows, starting at four entries.

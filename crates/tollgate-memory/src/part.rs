@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
-use crate::any_table::{AnyTable, Kind, with_table};
+use crate::any_table::{AnyTable, StoredRule, with_table};
 use crate::versions::{Change, Entry, Version, Versions, heap_bytes};
 
 /// One table per policy, because each algorithm has its own state type. If a policy's quota
@@ -153,18 +153,21 @@ impl Part {
     }
 
     /// Returns a key's state in its policy's table.
-    pub(crate) fn state<R: Kind>(&self, entry_key: EntryKey<'_>) -> Option<&R::State> {
+    pub(crate) fn state<R: StoredRule>(&self, entry_key: EntryKey<'_>) -> Option<&R::State> {
         R::table(&self.tables[entry_key.table])?.find(entry_key.hash, entry_key.key)
     }
 
     /// Returns a key's state in its policy's table, mutably.
     #[inline]
-    pub(crate) fn state_mut<R: Kind>(&mut self, entry_key: EntryKey<'_>) -> Option<&mut R::State> {
+    pub(crate) fn state_mut<R: StoredRule>(
+        &mut self,
+        entry_key: EntryKey<'_>,
+    ) -> Option<&mut R::State> {
         R::table_mut(&mut self.tables[entry_key.table])?.find_mut(entry_key.hash, entry_key.key)
     }
 
     /// Returns a key's state under any version of its policy, converted to `rule`.
-    pub(crate) fn read<R: Kind>(
+    pub(crate) fn read<R: StoredRule>(
         &self,
         rule: &R,
         policy: &Policy,
@@ -179,7 +182,7 @@ impl Part {
     }
 
     /// Inserts a key's state into its policy's table. Permits leave another version's table.
-    pub(crate) fn put<R: Kind>(
+    pub(crate) fn put<R: StoredRule>(
         &mut self,
         entry_key: EntryKey<'_>,
         place: Place,

@@ -4,7 +4,7 @@ use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Receipt, Timestamp, with_rule};
 
-use crate::any_table::Kind;
+use crate::any_table::StoredRule;
 use crate::part::{EntryKey, Part, Place};
 use crate::versions::Change;
 
@@ -202,7 +202,7 @@ impl Shard {
         with_rule!(seat.entry_key.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
     }
 
-    fn assess_as<R: Kind>(
+    fn assess_as<R: StoredRule>(
         &self,
         rule: &R,
         seat: &Seat<'_>,
@@ -263,7 +263,7 @@ impl Shard {
     }
 
     /// Changes a key's state in its policy's table, where it is inserted if necessary.
-    pub(crate) fn change_with<R: Kind, T>(
+    pub(crate) fn change_with<R: StoredRule, T>(
         &mut self,
         rule: &R,
         seat: &Seat<'_>,
@@ -282,7 +282,12 @@ impl Shard {
 
     /// Returns the state for a key that is not in its policy's table: converted from another
     /// version, copied from the overflow entry, or unused.
-    fn inherited_state<R: Kind>(&self, rule: &R, seat: &Seat<'_>, now: Timestamp) -> R::State {
+    fn inherited_state<R: StoredRule>(
+        &self,
+        rule: &R,
+        seat: &Seat<'_>,
+        now: Timestamp,
+    ) -> R::State {
         let EntryKey { policy, key, hash, .. } = seat.entry_key;
         let found = self.part(seat).read(rule, policy, hash, key, now);
         let shared = || self.shared.read(rule, policy, self.shared.hash(&SHARED), &SHARED, now);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tollgate_core::algorithm::{Rule, converted};
 use tollgate_core::{Charged, Cost, Key, Micros, Policy, Timestamp, with_rule};
 
-use crate::any_table::{AnyState, Kind};
+use crate::any_table::{AnyState, StoredRule};
 use crate::table::NEXT;
 
 /// Keys with a state for each version of their quota, which changed while the key had units that
@@ -200,7 +200,12 @@ impl Entry {
     }
 
     /// Returns the state under `policy`: its own, a converted state, or an unused state.
-    pub(crate) fn read<R: Kind>(&self, rule: &R, policy: &Policy, now: Timestamp) -> R::State {
+    pub(crate) fn read<R: StoredRule>(
+        &self,
+        rule: &R,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> R::State {
         let own = self.own(policy).map(|index| &self.versions[index]);
         if let Some(state) = own.and_then(|version| R::state(&version.state)) {
             return state.clone();
@@ -251,7 +256,7 @@ impl Entry {
             return own;
         }
         let state =
-            with_rule!(policy.rule(), rule => Kind::wrap(rule, self.read(rule, policy, now)));
+            with_rule!(policy.rule(), rule => StoredRule::wrap(rule, self.read(rule, policy, now)));
         // A charge at the same instant as an earlier charge cannot be told apart.
         let after = |from: &Version| now.max(from.since + NEXT).max(from.counts_from() + NEXT);
         let since = self.source(now).map_or(voided, after);
@@ -268,7 +273,7 @@ impl Entry {
         self.versions.truncate(1);
         for version in &mut self.versions {
             version.state =
-                with_rule!(version.policy.rule(), rule => Kind::wrap(rule, rule.fresh()));
+                with_rule!(version.policy.rule(), rule => StoredRule::wrap(rule, rule.fresh()));
             version.since = version.since.max(now + NEXT);
         }
     }
@@ -282,7 +287,7 @@ impl Entry {
 macro_rules! with_version {
     ($version:expr, $rule:ident, $state:ident => $body:expr) => {
         with_rule!($version.policy.rule(), $rule => {
-            let $state = Kind::state_mut($rule, &mut $version.state);
+            let $state = StoredRule::state_mut($rule, &mut $version.state);
             $state.map(|$state| $body)
         })
     };
@@ -291,13 +296,13 @@ macro_rules! with_version {
 impl Version {
     fn is_fresh(&self, now: Timestamp) -> bool {
         with_rule!(self.policy.rule(), rule => {
-            Kind::state_of(rule, &self.state).is_none_or(|state| rule.is_fresh(state, now))
+            StoredRule::state_of(rule, &self.state).is_none_or(|state| rule.is_fresh(state, now))
         })
     }
 
     fn reset_after(&self, now: Timestamp) -> Micros {
         with_rule!(self.policy.rule(), rule => {
-            let state = Kind::state_of(rule, &self.state);
+            let state = StoredRule::state_of(rule, &self.state);
             state.map(|state| rule.assess(rule.refresh(state, now), now, Cost::ZERO).reset_after)
         })
         .unwrap_or_default()
@@ -305,14 +310,14 @@ impl Version {
 
     fn counts_from(&self) -> Timestamp {
         with_rule!(self.policy.rule(), rule => {
-            Kind::state_of(rule, &self.state).map(|state| rule.counts_from(state))
+            StoredRule::state_of(rule, &self.state).map(|state| rule.counts_from(state))
         })
         .unwrap_or_default()
     }
 
-    fn read_as<R: Kind>(&self, rule: &R) -> R::State {
+    fn read_as<R: StoredRule>(&self, rule: &R) -> R::State {
         with_rule!(self.policy.rule(), from => {
-            Kind::state_of(from, &self.state).map(|state| converted(rule, from, state))
+            StoredRule::state_of(from, &self.state).map(|state| converted(rule, from, state))
         })
         .unwrap_or_else(|| rule.fresh())
     }

@@ -18,7 +18,7 @@ use crate::limit::{Config, Group, Limit, once_in};
 use crate::network::Access;
 use crate::reached::LEASES;
 use crate::server::cluster;
-use crate::traffic::Kind;
+use crate::traffic::RequestKind;
 use crate::world::World;
 
 #[derive(Clone)]
@@ -143,9 +143,9 @@ impl Replica {
     async fn any_request(self, start: Duration, mut rng: Rng) {
         sleep(start).await;
         match self.0.config.traffic.kind(&mut rng) {
-            Kind::Reset => self.reset(&mut rng).await,
-            Kind::Ledger => self.ledger(&mut rng).await,
-            Kind::Other => self.request(&mut rng).await,
+            RequestKind::Reset => self.reset(&mut rng).await,
+            RequestKind::Ledger => self.ledger(&mut rng).await,
+            RequestKind::Other => self.request(&mut rng).await,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::plan::{Allowed, Descriptor, RateLimitDomain, Rule, Unit};
 use crate::problem::{Checked, Problems, Reported};
 use crate::tree::Node;
 use crate::typed::{
-    AnySection, Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts, words,
+    AnySection, Flag, Input, Item, List, Setting, ValueType as _, Whole, section, texts, words,
 };
 use crate::{format, problem, spec, tree, typed};
 

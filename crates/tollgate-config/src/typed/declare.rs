@@ -62,24 +62,24 @@ macro_rules! section {
     }};
     (@key $field:ident $key:literal) => { $key };
 
-    (@type values optional $kind:ty) => { Option<<$kind as typed::Kind>::Value> };
-    (@type values $mode:ident $kind:ty) => { <$kind as typed::Kind>::Value };
-    (@type keys optional $kind:ty) => { typed::Key<Option<<$kind as typed::Kind>::Value>> };
-    (@type keys group $kind:ty) => { $kind };
-    (@type keys others $kind:ty) => { $kind };
-    (@type keys $mode:ident $kind:ty) => { typed::Key<<$kind as typed::Kind>::Value> };
+    (@type values optional $type:ty) => { Option<<$type as typed::ValueType>::Value> };
+    (@type values $mode:ident $type:ty) => { <$type as typed::ValueType>::Value };
+    (@type keys optional $type:ty) => { typed::Key<Option<<$type as typed::ValueType>::Value>> };
+    (@type keys group $type:ty) => { $type };
+    (@type keys others $type:ty) => { $type };
+    (@type keys $mode:ident $type:ty) => { typed::Key<<$type as typed::ValueType>::Value> };
 
-    (@entry group $kind:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Entry::Group(<$kind>::table) };
-    (@entry others $kind:ty, $key:expr, $doc:expr, where $needs:expr) => {
-        spec::Entry::Others(<$kind>::others($doc))
+    (@entry group $type:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Entry::Group(<$type>::table) };
+    (@entry others $type:ty, $key:expr, $doc:expr, where $needs:expr) => {
+        spec::Entry::Others(<$type>::others($doc))
     };
-    (@entry $mode:ident $kind:ty, $key:expr, $doc:expr, $($default:literal)? where $needs:expr) => {
+    (@entry $mode:ident $type:ty, $key:expr, $doc:expr, $($default:literal)? where $needs:expr) => {
         spec::Entry::Key(spec::Field {
             key: $key,
-            shape: <$kind as typed::Kind>::SHAPE,
+            shape: <$type as typed::ValueType>::SHAPE,
             presence: section!(@presence $mode $($default)?),
             doc: $doc,
-            secret: <$kind as typed::Kind>::IS_SECRET,
+            secret: <$type as typed::ValueType>::IS_SECRET,
             needs: $needs,
         })
     };
@@ -92,45 +92,45 @@ macro_rules! section {
     (@presence implied) => { spec::Presence::Optional };
     (@presence default $default:literal) => { spec::Presence::Default($default) };
 
-    (@read group $kind:ty, $entries:ident, $key:expr,) => { <$kind>::of($entries) };
-    (@read others $kind:ty, $entries:ident, $key:expr,) => { $entries.others() };
-    (@read default $kind:ty, $entries:ident, $key:expr, $default:literal) => {
-        $entries.default::<$kind>($key, $default)
+    (@read group $type:ty, $entries:ident, $key:expr,) => { <$type>::of($entries) };
+    (@read others $type:ty, $entries:ident, $key:expr,) => { $entries.others() };
+    (@read default $type:ty, $entries:ident, $key:expr, $default:literal) => {
+        $entries.default::<$type>($key, $default)
     };
-    (@read $mode:ident $kind:ty, $entries:ident, $key:expr,) => { $entries.$mode::<$kind>($key) };
+    (@read $mode:ident $type:ty, $entries:ident, $key:expr,) => { $entries.$mode::<$type>($key) };
 
     (@struct values $name:ident $(#[$of_struct:meta])* {$(
-        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $kind:ty $(= $default:literal)?,
+        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $type:ty $(= $default:literal)?,
     )*}) => {
         $(#[$of_struct])*
         #[derive(Clone, Debug)]
-        #[allow(private_interfaces, reason = "only the names of kinds are private, not their values")]
+        #[allow(private_interfaces, reason = "only the names of the types are private, not their values")]
         pub struct $name {
-            $($(#[$doc])* pub $field: section!(@type values $mode $kind),)*
+            $($(#[$doc])* pub $field: section!(@type values $mode $type),)*
         }
 
         impl $name {
             fn of(entries: &typed::Entries<'_>) -> problem::Checked<Self> {
-                $(let $field = section!(@read $mode $kind, entries, $key, $($default)?);)*
+                $(let $field = section!(@read $mode $type, entries, $key, $($default)?);)*
                 Ok(Self { $($field: $field.into_value()?,)* })
             }
         }
     };
     (@struct keys $name:ident $(#[$of_struct:meta])* {$(
-        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $kind:ty $(= $default:literal)?,
+        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $type:ty $(= $default:literal)?,
     )*}) => {
         $(#[$of_struct])*
         pub(crate) struct $name {
             #[allow(dead_code, reason = "problems of a key need no more than its own place")]
             pub(crate) info: typed::SectionInfo,
-            $($(#[$doc])* pub(crate) $field: section!(@type keys $mode $kind),)*
+            $($(#[$doc])* pub(crate) $field: section!(@type keys $mode $type),)*
         }
 
         impl $name {
             pub(crate) fn of(entries: &typed::Entries<'_>) -> Self {
                 Self {
                     info: entries.info(),
-                    $($field: section!(@read $mode $kind, entries, $key, $($default)?),)*
+                    $($field: section!(@read $mode $type, entries, $key, $($default)?),)*
                 }
             }
         }
@@ -150,14 +150,14 @@ macro_rules! section {
         {
             $(
                 $(#[doc = $doc:literal])*
-                $mode:ident $field:ident $(as $key:literal)? : $kind:ty $(= $default:literal)?
+                $mode:ident $field:ident $(as $key:literal)? : $type:ty $(= $default:literal)?
                     $(where $other:ident $(= [$($value:literal)*])?: $why:literal)?,
             )*
         }
     )*) => { $(
         section!(@struct $sort $name $(#[doc = $about])* $(#[derive($($derive),*)])? {$(
             $(#[doc = $doc])*
-            $mode $field (section!(@key $field $($key)?)): $kind $(= $default)?,
+            $mode $field (section!(@key $field $($key)?)): $type $(= $default)?,
         )*});
 
         impl $name {
@@ -166,7 +166,7 @@ macro_rules! section {
                     name: $title,
                     doc: concat!($($about),*).trim_ascii_start(),
                     entries: &[$(section!(
-                        @entry $mode $kind,
+                        @entry $mode $type,
                         section!(@key $field $($key)?),
                         concat!($($doc),*).trim_ascii_start(),
                         $($default)?
@@ -178,7 +178,7 @@ macro_rules! section {
             }
         }
 
-        impl typed::Kind for $name {
+        impl typed::ValueType for $name {
             type Value = section!(@value $sort);
             const SHAPE: spec::Shape = spec::Shape::Section(Self::table);
 
@@ -208,7 +208,7 @@ macro_rules! words {
         $(#[doc = $about])*
         pub(crate) struct $name;
 
-        impl typed::Kind for $name {
+        impl typed::ValueType for $name {
             type Value = $value;
             const SHAPE: spec::Shape = spec::Shape::Word(
                 &[$(($word, concat!($($doc),*).trim_ascii_start())),*]
@@ -262,7 +262,7 @@ macro_rules! durations {
                 [std::time::Duration::from_millis($min), std::time::Duration::from_millis($max)];
         }
 
-        impl typed::Kind for $name {
+        impl typed::ValueType for $name {
             type Value = std::time::Duration;
             const SHAPE: spec::Shape = spec::Shape::Duration { bounds: Some(Self::BOUNDS) };
 

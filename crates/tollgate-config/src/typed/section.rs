@@ -7,7 +7,7 @@ use super::super::problem::{Checked, Problems, Reported};
 use super::super::secrets::looks_secret;
 use super::super::spec::{Others, Presence, Section, Shape, nearest};
 use super::super::tree::{Entry, Node, Value};
-use super::{Input, Key, Kind, Location, SectionInfo, Setting, Text};
+use super::{Input, Key, Location, SectionInfo, Setting, Text, ValueType};
 
 pub(crate) struct Entries<'a> {
     entries: &'a [Entry],
@@ -136,34 +136,34 @@ impl<'a> Entries<'a> {
         }
     }
 
-    pub(crate) fn required<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
-        self.key::<K, _>(key, |value| value.unwrap_or_else(|| Err(self.missing(key))))
+    pub(crate) fn required<V: ValueType>(&self, key: &'static str) -> Key<V::Value> {
+        self.key::<V, _>(key, |value| value.unwrap_or_else(|| Err(self.missing(key))))
     }
 
-    pub(crate) fn optional<K: Kind>(&self, key: &'static str) -> Key<Option<K::Value>> {
-        self.key::<K, _>(key, Option::transpose)
+    pub(crate) fn optional<V: ValueType>(&self, key: &'static str) -> Key<Option<V::Value>> {
+        self.key::<V, _>(key, Option::transpose)
     }
 
-    pub(crate) fn default<K: Kind>(&self, key: &'static str, text: &str) -> Key<K::Value> {
-        self.key::<K, _>(key, |value| {
-            value.unwrap_or_else(|| K::read(self.input.part(&Node::plain(text), "")))
+    pub(crate) fn default<V: ValueType>(&self, key: &'static str, text: &str) -> Key<V::Value> {
+        self.key::<V, _>(key, |value| {
+            value.unwrap_or_else(|| V::read(self.input.part(&Node::plain(text), "")))
         })
     }
 
     /// Reads a section that has defaults if the key is not set.
-    pub(crate) fn implied<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
-        self.key::<K, _>(key, |value| {
-            value.unwrap_or_else(|| K::read(self.input.part(&Node::empty(), "")))
+    pub(crate) fn implied<V: ValueType>(&self, key: &'static str) -> Key<V::Value> {
+        self.key::<V, _>(key, |value| {
+            value.unwrap_or_else(|| V::read(self.input.part(&Node::empty(), "")))
         })
     }
 
-    fn key<K: Kind, T>(
+    fn key<V: ValueType, T>(
         &self,
         key: &'static str,
-        value: impl FnOnce(Option<Checked<K::Value>>) -> Checked<T>,
+        value: impl FnOnce(Option<Checked<V::Value>>) -> Checked<T>,
     ) -> Key<T> {
         let (setting, node) = self.find(key);
-        let value = value(node.map(|node| K::read(self.input.part(node, &setting.path))));
+        let value = value(node.map(|node| V::read(self.input.part(node, &setting.path))));
         Key { setting, value }
     }
 
@@ -195,7 +195,7 @@ impl<'a> Entries<'a> {
     }
 
     /// Keys with names that the file chooses.
-    pub(crate) fn others<N: Text, K: Kind>(&self) -> Named<N, K> {
+    pub(crate) fn others<N: Text, V: ValueType>(&self) -> Named<N, V> {
         let own = self.entries.iter().filter(|entry| self.table.field(&entry.key).is_none());
         let item = |entry: &Entry| {
             let name = N::parse(&entry.key).ok()?;
@@ -247,29 +247,29 @@ fn first_sentence(doc: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-pub(crate) struct Item<K: Kind> {
+pub(crate) struct Item<V: ValueType> {
     pub(crate) location: Location,
-    pub(crate) value: Checked<K::Value>,
+    pub(crate) value: Checked<V::Value>,
 }
 
-impl<K: Kind> Item<K> {
+impl<V: ValueType> Item<V> {
     pub(super) fn read(input: Input<'_>) -> Self {
-        Self { location: input.location(), value: K::read(input) }
+        Self { location: input.location(), value: V::read(input) }
     }
 
-    pub(crate) fn get(&self) -> Checked<&K::Value> {
+    pub(crate) fn get(&self) -> Checked<&V::Value> {
         self.value.as_ref().map_err(|reported| *reported)
     }
 }
 
 /// Keys with names that the file chooses, and their values.
-pub(crate) struct Named<N: Text, K: Kind> {
-    pub(crate) all: Vec<(N::Value, Item<K>)>,
+pub(crate) struct Named<N: Text, V: ValueType> {
+    pub(crate) all: Vec<(N::Value, Item<V>)>,
 }
 
-impl<N: Text, K: Kind> Named<N, K> {
+impl<N: Text, V: ValueType> Named<N, V> {
     pub(crate) const fn others(doc: &'static str) -> Others {
-        Others { key: N::FORMAT, shape: K::SHAPE, doc }
+        Others { key: N::FORMAT, shape: V::SHAPE, doc }
     }
 }
 
@@ -282,11 +282,11 @@ pub(crate) fn all<T, U>(
     read.into_iter().collect()
 }
 
-pub(crate) fn values<K: Kind<Value: Clone>>(items: &[Item<K>]) -> Checked<Vec<K::Value>> {
+pub(crate) fn values<V: ValueType<Value: Clone>>(items: &[Item<V>]) -> Checked<Vec<V::Value>> {
     items.iter().map(|item| item.value.clone()).collect()
 }
 
 /// The value of a section in which no key is set.
-pub(crate) fn defaults<K: Kind>() -> Checked<K::Value> {
-    K::read(Input::root(&Node::empty(), &Rc::default()))
+pub(crate) fn defaults<V: ValueType>() -> Checked<V::Value> {
+    V::read(Input::root(&Node::empty(), &Rc::default()))
 }

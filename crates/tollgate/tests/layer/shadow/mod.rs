@@ -22,7 +22,7 @@ use tollgate::{Limit, StoreExt};
 use tollgate_store_tests::is_long;
 use tower::{Layer, ServiceExt, service_fn};
 
-use self::plan::{COST, Drawn, Keyed, Kind, Plan, Settled, Step, TENANT, plan};
+use self::plan::{COST, Drawn, Keyed, Plan, PolicyKind, Settled, Step, TENANT, plan};
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 
@@ -166,7 +166,7 @@ proptest! {
 }
 
 const OPEN: Drawn = Drawn {
-    kind: Kind::Log,
+    kind: PolicyKind::Log,
     units: 1,
     key: Keyed::Global,
     is_flat: true,
@@ -176,14 +176,14 @@ const OPEN: Drawn = Drawn {
     settled: Settled::Never,
 };
 const WAITS: Drawn = Drawn { mode: Mode::Wait(Duration::from_secs(60)), ..OPEN };
-const PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..WAITS };
-const SHADOW_PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..OPEN };
+const PERMIT: Drawn = Drawn { kind: PolicyKind::InFlight, ..WAITS };
+const SHADOW_PERMIT: Drawn = Drawn { kind: PolicyKind::InFlight, ..OPEN };
 const OF_CLIENT: Drawn = Drawn { key: Keyed::Client, ..OPEN };
 const LOCAL: Drawn = Drawn { on_store_error: OnStoreError::Local, ..OPEN };
 const CLOSED: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..OPEN };
 const CLOSED_WAITS: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..WAITS };
 const COSTLY: Drawn = Drawn { is_flat: false, ..OPEN };
-const QUEUE: Drawn = Drawn { kind: Kind::Queue, units: 3, ..OPEN };
+const QUEUE: Drawn = Drawn { kind: PolicyKind::Queue, units: 3, ..OPEN };
 
 const SEND: Step = Step::Send { client: 1, has_tenant: true, cost: 2, status: 200, takes: 0 };
 const FAIL: Step = Step::Fail(Some(Fault::NotCharged));
@@ -212,7 +212,7 @@ fn shadow_policies_change_no_known_case() {
         ),
         (
             "full queue while a closed policy's store fails",
-            Drawn { kind: Kind::InFlight, ..CLOSED_WAITS },
+            Drawn { kind: PolicyKind::InFlight, ..CLOSED_WAITS },
             LOCAL,
             1,
             vec![

@@ -39,7 +39,7 @@ pub(crate) struct Bucket {
 
 /// Where a key's state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StateLocation {
     /// In its policy's table.
     Here,
     /// In another version's table.
@@ -131,18 +131,18 @@ impl Part {
     }
 
     /// Where a key's state is.
-    pub(crate) fn find(&self, entry_key: EntryKey<'_>) -> Place {
+    pub(crate) fn find(&self, entry_key: EntryKey<'_>) -> StateLocation {
         let EntryKey { policy, key, hash, table } = entry_key;
         if self.tables[table].contains(hash, key) {
-            return Place::Here;
+            return StateLocation::Here;
         }
         if self.versions.find(hash, key, policy).is_some() {
-            return Place::Versions;
+            return StateLocation::Versions;
         }
         let mut versions = self.tables_of(policy);
         match versions.find(|table| self.tables[*table].contains(hash, key)) {
-            Some(from) => Place::Moved { from },
-            None => Place::New,
+            Some(from) => StateLocation::Moved { from },
+            None => StateLocation::New,
         }
     }
 
@@ -185,13 +185,13 @@ impl Part {
     pub(crate) fn put<R: StoredRule>(
         &mut self,
         entry_key: EntryKey<'_>,
-        place: Place,
+        location: StateLocation,
         state: R::State,
         now: Timestamp,
     ) {
         let EntryKey { key, hash, table, .. } = entry_key;
-        let old = match place {
-            Place::Moved { from } => self.tables[from].take(hash, key),
+        let old = match location {
+            StateLocation::Moved { from } => self.tables[from].take(hash, key),
             _ => None,
         };
         let since = old.map_or(now, |(_, since)| since);
@@ -205,12 +205,12 @@ impl Part {
     pub(crate) fn change_versions(
         &mut self,
         entry_key: EntryKey<'_>,
-        place: Place,
+        location: StateLocation,
         change: Change,
         now: Timestamp,
     ) -> Option<u64> {
         let EntryKey { policy, key, hash, .. } = entry_key;
-        if let Place::Moved { from } = place
+        if let StateLocation::Moved { from } = location
             && let Some((state, since)) = self.tables[from].take(hash, key)
         {
             let old = Version { policy: self.policy(from).clone(), state, since };
@@ -305,14 +305,19 @@ impl Part {
     }
 
     /// Returns the bytes that the key's state would take if it were added after `reserved` others.
-    pub(crate) fn bytes_of(&self, entry_key: EntryKey<'_>, place: Place, reserved: usize) -> usize {
+    pub(crate) fn bytes_of(
+        &self,
+        entry_key: EntryKey<'_>,
+        location: StateLocation,
+        reserved: usize,
+    ) -> usize {
         let EntryKey { policy, key, .. } = entry_key;
-        match place {
-            Place::Versions => return heap_bytes(policy),
-            Place::Moved { .. } if !policy.is_concurrency() => {
+        match location {
+            StateLocation::Versions => return heap_bytes(policy),
+            StateLocation::Moved { .. } if !policy.is_concurrency() => {
                 return heap_bytes(policy) + self.versions.bytes_of_one_more(key, reserved);
             }
-            Place::Here | Place::Moved { .. } | Place::New => {}
+            StateLocation::Here | StateLocation::Moved { .. } | StateLocation::New => {}
         }
         with_table!(&self.tables[entry_key.table], table => {
             table.bytes_of_one_more(entry_key.key, reserved)

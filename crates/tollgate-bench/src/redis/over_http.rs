@@ -31,8 +31,8 @@ pub(crate) fn tables(redis: &Redis, rounds: usize) -> Result<[Table; 2], Failure
         .map(|(limiter, name)| App::start(*limiter, name, redis))
         .collect::<Result<_, _>>()?;
     for turn in 0..=rounds {
-        for place in 0..apps.len() {
-            let app = (turn + place) % apps.len();
+        for index in 0..apps.len() {
+            let app = (turn + index) % apps.len();
             let seen = apps[app].round()?;
             // The first turn only warms up.
             if turn > 0 {

@@ -210,11 +210,11 @@ fn source(source: &IdentitySource) -> String {
             format!("the holder of one of {} API keys", keys.keys.len())
         }
         IdentitySource::Certificate => "the owner of the client certificate".to_owned(),
-        IdentitySource::Value(ValuePlan { place, proxies: Some(_) }) => {
-            format!("the {place} that its trusted proxies send")
+        IdentitySource::Value(ValuePlan { parameter, proxies: Some(_) }) => {
+            format!("the {parameter} that its trusted proxies send")
         }
-        IdentitySource::Value(ValuePlan { place, proxies: None }) => {
-            format!("the {place} (forgeable: clients can write any value)")
+        IdentitySource::Value(ValuePlan { parameter, proxies: None }) => {
+            format!("the {parameter} (forgeable: clients can write any value)")
         }
         IdentitySource::Ip { header, v4_prefix, v6_prefix, .. } => {
             let header = match header {

@@ -26,7 +26,7 @@ pub(super) struct Charges {
     used: BTreeSet<usize>,
     /// Charges and refunds at the instants at which the store made them.
     flow: Vec<Units>,
-    /// The places of refunds in the flow.
+    /// The positions of refunds in the flow.
     refunds: BTreeSet<usize>,
     /// All units that any version may count, including debts.
     gross: u64,
@@ -55,8 +55,8 @@ struct Entry {
     is_leased: bool,
     /// The units that were not refunded.
     units: u64,
-    /// The charge's place in [`Charges::flow`].
-    place: usize,
+    /// The charge's position in [`Charges::flow`].
+    position: usize,
 }
 
 impl<'a> Ledger<'a> {
@@ -117,9 +117,9 @@ impl<'a> Ledger<'a> {
         if !is_debt {
             charges.gross += units;
         }
-        let place = charges.flow.len();
+        let position = charges.flow.len();
         charges.used.insert(policy);
-        let entry = Entry { policy, id, at, life, is_permit, is_debt, is_leased, units, place };
+        let entry = Entry { policy, id, at, life, is_permit, is_debt, is_leased, units, position };
         charges.entries.push(entry);
         charges.flow.push(Units { at, units: units.cast_signed() });
     }
@@ -196,9 +196,9 @@ impl<'a> Ledger<'a> {
 }
 
 impl Charges {
-    /// Returns a charge's place in the flow, if the key was not reset since.
-    pub(super) fn place(&self, id: ReceiptId) -> Option<usize> {
-        self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.place)
+    /// Returns a charge's position in the flow, if the key was not reset since.
+    pub(super) fn position(&self, id: ReceiptId) -> Option<usize> {
+        self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.position)
     }
 
     /// Returns the charges under a version, without refunded units. If the key has several
@@ -230,8 +230,8 @@ impl Charges {
 
     /// Returns the flow with refunds rounded up, because a bucket reports only whole units.
     pub(super) fn flow_with_whole_refunds(&self) -> Vec<Units> {
-        let round = |(place, it): (usize, &Units)| {
-            let units = it.units - i64::from(self.refunds.contains(&place));
+        let round = |(position, it): (usize, &Units)| {
+            let units = it.units - i64::from(self.refunds.contains(&position));
             Units { units, ..*it }
         };
         self.flow.iter().enumerate().map(round).collect()

@@ -14,8 +14,9 @@ use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 use tollgate_config::files;
 use tollgate_config::plan::{
-    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Part,
-    Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
+    ApiKeyHeader, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan,
+    Parameter, Part, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlan, Whose,
+    is_grpc,
 };
 
 use super::client_identity::{ClientIdentity, Identity};
@@ -309,8 +310,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 pub(crate) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     let named = plan.identity.iter().filter_map(|source| match source {
-        IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. })
-        | IdentitySource::Value(ValuePlan { place: ValuePlace::Header(name), .. }) => {
+        IdentitySource::ApiKey(ApiKeysPlan { header: ApiKeyHeader::Header(name), .. })
+        | IdentitySource::Value(ValuePlan { parameter: Parameter::Header(name), .. }) => {
             Some(name.clone())
         }
         _ => None,

@@ -62,7 +62,7 @@ impl Plan {
         });
         let options = HeaderOptions::all().retry_jitter(Duration::from_secs(5));
         let layer = builder(&store, limits).headers(options);
-        let layer = layer.wait_queue(&WaitQueue::new().max_requests(self.places));
+        let layer = layer.wait_queue(&WaitQueue::new().max_requests(self.max_requests));
         let service = layer.build().unwrap().layer(service);
         let mut requests = Vec::<JoinHandle<()>>::new();
         for step in &self.steps {
@@ -199,7 +199,7 @@ fn arrivals_before_retry() -> Vec<Step> {
 #[test]
 fn shadow_policies_change_no_known_case() {
     let sent = |count| vec![SEND; count];
-    for (name, limit, shadow, places, steps) in [
+    for (name, limit, shadow, max_requests, steps) in [
         ("jitter of Retry-After", OPEN, OF_CLIENT, 1, sent(2)),
         ("X-RateLimit-Reason", OPEN, LOCAL, 1, vec![FAIL, SEND]),
         ("a client's part of the queue", WAITS, OF_CLIENT, 2, sent(3)),
@@ -231,7 +231,7 @@ fn shadow_policies_change_no_known_case() {
         ("delay", OPEN, QUEUE, 1, vec![SEND, Step::Pass(10_000), SEND]),
     ] {
         let (limits, shadows) = (vec![limit], vec![(0, shadow)]);
-        let plan = Plan { limits, shadows, places, is_remote: true, steps };
+        let plan = Plan { limits, shadows, max_requests, is_remote: true, steps };
         let [with_shadows, without] = observations(&plan);
         assert_eq!(with_shadows, without, "{name}");
     }

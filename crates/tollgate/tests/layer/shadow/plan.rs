@@ -21,7 +21,7 @@ pub(super) const TENANT: &str = "x-tenant";
 pub(super) struct Plan {
     pub(super) limits: Vec<Drawn>,
     pub(super) shadows: Vec<(usize, Drawn)>,
-    pub(super) places: usize,
+    pub(super) max_requests: usize,
     /// Whether the store can fail and delay its replies, otherwise it always replies immediately.
     pub(super) is_remote: bool,
     pub(super) steps: Vec<Step>,
@@ -137,7 +137,7 @@ pub(super) fn plan() -> impl Strategy<Value = Plan> {
     let shadows = prop::collection::vec((0..4_usize, drawn()), 1..4);
     let steps = prop::collection::vec(step(), 1..40);
     (limits, shadows, 1..9_usize, any::<bool>(), steps).prop_map(
-        |(mut limits, mut shadows, places, is_remote, steps)| {
+        |(mut limits, mut shadows, max_requests, is_remote, steps)| {
             // A request with only shadow policies waits for the store's reply, too.
             if let Keyed::Tenant = limits[0].key {
                 limits[0].key = Keyed::Client;
@@ -153,7 +153,7 @@ pub(super) fn plan() -> impl Strategy<Value = Plan> {
             for limit in all.filter(|limit| waits && limit.kind == PolicyKind::Denials) {
                 limit.kind = PolicyKind::Failures;
             }
-            Plan { limits, shadows, places, is_remote, steps }
+            Plan { limits, shadows, max_requests, is_remote, steps }
         },
     )
 }

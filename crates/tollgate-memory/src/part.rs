@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
 use crate::any_table::{AnyTable, StoredRule, with_table};
-use crate::versions::{Change, Entry, Version, Versions, heap_bytes};
+use crate::versions::{Change, KeyVersions, Version, Versions, heap_bytes};
 
 /// One table per policy, because each algorithm has its own state type. If a policy's quota
 /// changes, each version has a table. A key that is charged under another version while its state
@@ -220,7 +220,7 @@ impl Part {
     }
 
     /// Returns a key's versions, if it has several.
-    pub(crate) fn versions(&self, entry_key: EntryKey<'_>) -> Option<&Entry> {
+    pub(crate) fn versions(&self, entry_key: EntryKey<'_>) -> Option<&KeyVersions> {
         self.versions.find(entry_key.hash, entry_key.key, entry_key.policy)
     }
 

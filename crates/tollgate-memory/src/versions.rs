@@ -19,7 +19,7 @@ use crate::table::NEXT;
 /// its states are as good as unused. Most keys never do, so the tables stay small and fast.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
-    entries: HashTable<Entry>,
+    entries: HashTable<KeyVersions>,
     /// The bucket at which the next sweep starts.
     cursor: usize,
     /// The largest number of bytes that the entries may use outside the table.
@@ -28,7 +28,7 @@ pub(crate) struct Versions {
 
 /// A key's versions, oldest first, with at least one version.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct KeyVersions {
     key: Key,
     versions: SmallVec<[Version; 2]>,
 }
@@ -79,11 +79,11 @@ impl Versions {
         self.entries.allocation_size() + self.promised
     }
 
-    pub(crate) fn find(&self, hash: u64, key: &Key, policy: &Policy) -> Option<&Entry> {
+    pub(crate) fn find(&self, hash: u64, key: &Key, policy: &Policy) -> Option<&KeyVersions> {
         self.entries.find(hash, |entry| entry.is_of(key, policy))
     }
 
-    /// Changes a key's states, see [`Entry::change`]. `None` if the key is not here.
+    /// Changes a key's states, see [`KeyVersions::change`]. `None` if the key is not here.
     pub(crate) fn change(
         &mut self,
         hash: u64,
@@ -121,14 +121,14 @@ impl Versions {
 
     /// Inserts a key that had this version until now.
     pub(crate) fn insert(&mut self, hash: u64, key: Key, first: Version, hasher: &RandomState) {
-        let entry = Entry { key, versions: SmallVec::from_iter([first]) };
+        let entry = KeyVersions { key, versions: SmallVec::from_iter([first]) };
         self.promised += entry.promise();
         self.entries.insert_unique(hash, entry, |entry| hasher.hash_one(&entry.key));
     }
 
     /// Returns the bytes that another key would take after `reserved` other keys.
     pub(crate) fn bytes_of_one_more(&self, key: &Key, reserved: usize) -> usize {
-        let growth = self.entries.allocation_size().max(8 * size_of::<Entry>());
+        let growth = self.entries.allocation_size().max(8 * size_of::<KeyVersions>());
         let is_full = self.entries.len() + reserved >= self.entries.capacity();
         SPILLED + key.heap_bytes() + if is_full { growth } else { 0 }
     }
@@ -163,7 +163,7 @@ pub(crate) fn heap_bytes(policy: &Policy) -> usize {
     with_rule!(policy.rule(), rule => rule.max_heap_bytes())
 }
 
-impl Entry {
+impl KeyVersions {
     /// Returns the largest number of bytes that the entry may use outside the table.
     fn promise(&self) -> usize {
         let states = self.versions.iter().map(|version| heap_bytes(&version.policy));

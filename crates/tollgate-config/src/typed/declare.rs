@@ -69,12 +69,12 @@ macro_rules! section {
     (@type keys others $type:ty) => { $type };
     (@type keys $mode:ident $type:ty) => { typed::Key<<$type as typed::ValueType>::Value> };
 
-    (@entry group $type:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Entry::Group(<$type>::table) };
-    (@entry others $type:ty, $key:expr, $doc:expr, where $needs:expr) => {
-        spec::Entry::Others(<$type>::others($doc))
+    (@property group $type:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Property::Group(<$type>::table) };
+    (@property others $type:ty, $key:expr, $doc:expr, where $needs:expr) => {
+        spec::Property::Others(<$type>::others($doc))
     };
-    (@entry $mode:ident $type:ty, $key:expr, $doc:expr, $($default:literal)? where $needs:expr) => {
-        spec::Entry::Key(spec::Field {
+    (@property $mode:ident $type:ty, $key:expr, $doc:expr, $($default:literal)? where $needs:expr) => {
+        spec::Property::Key(spec::Field {
             key: $key,
             shape: <$type as typed::ValueType>::SHAPE,
             presence: section!(@presence $mode $($default)?),
@@ -92,12 +92,12 @@ macro_rules! section {
     (@presence implied) => { spec::Presence::Optional };
     (@presence default $default:literal) => { spec::Presence::Default($default) };
 
-    (@read group $type:ty, $entries:ident, $key:expr,) => { <$type>::of($entries) };
-    (@read others $type:ty, $entries:ident, $key:expr,) => { $entries.others() };
-    (@read default $type:ty, $entries:ident, $key:expr, $default:literal) => {
-        $entries.default::<$type>($key, $default)
+    (@read group $type:ty, $input:ident, $key:expr,) => { <$type>::of($input) };
+    (@read others $type:ty, $input:ident, $key:expr,) => { $input.others() };
+    (@read default $type:ty, $input:ident, $key:expr, $default:literal) => {
+        $input.default::<$type>($key, $default)
     };
-    (@read $mode:ident $type:ty, $entries:ident, $key:expr,) => { $entries.$mode::<$type>($key) };
+    (@read $mode:ident $type:ty, $input:ident, $key:expr,) => { $input.$mode::<$type>($key) };
 
     (@struct values $name:ident $(#[$of_struct:meta])* {$(
         $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $type:ty $(= $default:literal)?,
@@ -110,8 +110,8 @@ macro_rules! section {
         }
 
         impl $name {
-            fn of(entries: &typed::Entries<'_>) -> problem::Checked<Self> {
-                $(let $field = section!(@read $mode $type, entries, $key, $($default)?);)*
+            fn of(input: &typed::SectionInput<'_>) -> problem::Checked<Self> {
+                $(let $field = section!(@read $mode $type, input, $key, $($default)?);)*
                 Ok(Self { $($field: $field.into_value()?,)* })
             }
         }
@@ -127,10 +127,10 @@ macro_rules! section {
         }
 
         impl $name {
-            pub(crate) fn of(entries: &typed::Entries<'_>) -> Self {
+            pub(crate) fn of(input: &typed::SectionInput<'_>) -> Self {
                 Self {
-                    info: entries.info(),
-                    $($field: section!(@read $mode $type, entries, $key, $($default)?),)*
+                    info: input.info(),
+                    $($field: section!(@read $mode $type, input, $key, $($default)?),)*
                 }
             }
         }
@@ -139,8 +139,8 @@ macro_rules! section {
     (@value values) => { Self };
     (@value keys) => { Box<Self> };
 
-    (@of values $entries:expr) => { Self::of($entries) };
-    (@of keys $entries:expr) => { Ok(Box::new(Self::of($entries))) };
+    (@of values $input:expr) => { Self::of($input) };
+    (@of keys $input:expr) => { Ok(Box::new(Self::of($input))) };
 
     ($(
         $(#[doc = $about:literal])*
@@ -165,8 +165,8 @@ macro_rules! section {
                 static TABLE: spec::Section = spec::Section {
                     name: $title,
                     doc: concat!($($about),*).trim_ascii_start(),
-                    entries: &[$(section!(
-                        @entry $mode $type,
+                    properties: &[$(section!(
+                        @property $mode $type,
                         section!(@key $field $($key)?),
                         concat!($($doc),*).trim_ascii_start(),
                         $($default)?
@@ -183,14 +183,14 @@ macro_rules! section {
             const SHAPE: spec::Shape = spec::Shape::Section(Self::table);
 
             fn read(input: typed::Input<'_>) -> problem::Checked<Self::Value> {
-                section!(@of $sort &typed::Entries::of(input, Self::table)?)
+                section!(@of $sort &typed::SectionInput::of(input, Self::table)?)
             }
         }
 
         $(impl typed::Shorthand for $name {
             fn read_short(input: typed::Input<'_>) -> problem::Checked<Self::Value> {
                 let key = section!(@key $short);
-                section!(@of $sort &typed::Entries::short(input, Self::table(), key))
+                section!(@of $sort &typed::SectionInput::short(input, Self::table(), key))
             }
         })?
     )* };

@@ -21,7 +21,7 @@ use super::spec::{Format, Shape};
 pub(crate) use self::declare::{camel_case, camel_case_len, durations, section, texts, words};
 pub(crate) use self::input::Input;
 pub(crate) use self::location::{Key, Location, SectionInfo, Setting};
-pub(crate) use self::section::{Entries, Item, Named, all, defaults, values};
+pub(crate) use self::section::{Item, Named, SectionInput, all, defaults, values};
 pub(crate) use self::value_types::{
     AnySection, Either, Flag, Hidden, List, OneOrMore, Seconds, Short, Shorthand, Time, Values,
     Whole, Written, bounded_duration, unknown_word,

@@ -272,7 +272,7 @@ pub(crate) struct AnySection;
 impl ValueType for AnySection {
     type Value = serde_json::Map<String, Json>;
     const SHAPE: Shape =
-        Shape::Section(|| &Section { name: "", doc: "", entries: &[], either: &[] });
+        Shape::Section(|| &Section { name: "", doc: "", properties: &[], either: &[] });
 
     fn read(input: Input<'_>) -> Checked<Self::Value> {
         match json(input.node) {
@@ -285,8 +285,8 @@ impl ValueType for AnySection {
 fn json(node: &Node) -> Json {
     match &node.value {
         Value::List(nodes) => nodes.iter().map(|node| json(node)).collect(),
-        Value::Map(entries) => {
-            entries.iter().map(|entry| (entry.key.clone(), json(&entry.node))).collect()
+        Value::Map(pairs) => {
+            pairs.iter().map(|pair| (pair.key.clone(), json(&pair.node))).collect()
         }
         // The other plain scalars of JSON have the same meaning in YAML.
         Value::Scalar(Scalar { text, plain: true, .. }) => {

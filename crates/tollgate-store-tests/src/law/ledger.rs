@@ -21,7 +21,7 @@ pub(super) struct Ledger<'a> {
 /// All charges to a quota of a key, since the key was reset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Charges {
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
     /// The versions under which the key was charged.
     used: BTreeSet<usize>,
     /// Charges and refunds at the instants at which the store made them.
@@ -43,7 +43,7 @@ pub(super) struct Charges {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct LedgerEntry {
     policy: usize,
     id: ReceiptId,
     at: u64,
@@ -119,7 +119,8 @@ impl<'a> Ledger<'a> {
         }
         let position = charges.flow.len();
         charges.used.insert(policy);
-        let entry = Entry { policy, id, at, life, is_permit, is_debt, is_leased, units, position };
+        let entry =
+            LedgerEntry { policy, id, at, life, is_permit, is_debt, is_leased, units, position };
         charges.entries.push(entry);
         charges.flow.push(Units { at, units: units.cast_signed() });
     }
@@ -161,7 +162,7 @@ impl<'a> Ledger<'a> {
         let id = made.receipt.id;
         let charges = self.of(made, at);
         let seen = charges.entries.iter().map(|entry| entry.at).fold(at, u64::max);
-        let is_live = |entry: &&mut Entry| entry.id == id && entry.at + entry.life > seen;
+        let is_live = |entry: &&mut LedgerEntry| entry.id == id && entry.at + entry.life > seen;
         if let Some(entry) = charges.entries.iter_mut().find(is_live) {
             entry.at = at;
             return;
@@ -213,7 +214,8 @@ impl Charges {
     }
 
     fn entries_of(&self, policy: usize, counts_debts: bool) -> Vec<Units> {
-        let counts = |entry: &&Entry| entry.policy == policy && (counts_debts || !entry.is_debt);
+        let counts =
+            |entry: &&LedgerEntry| entry.policy == policy && (counts_debts || !entry.is_debt);
         in_order(self.entries.iter().filter(counts))
     }
 
@@ -250,7 +252,7 @@ impl Charges {
     /// Returns the units in flight. A permit expires after its own policy's time to live.
     pub(super) fn in_flight(&self, now: u64) -> u64 {
         let seen = self.entries.iter().map(|entry| entry.at).fold(now, u64::max);
-        let lasts = |entry: &&Entry| entry.is_permit && entry.at + entry.life > seen;
+        let lasts = |entry: &&LedgerEntry| entry.is_permit && entry.at + entry.life > seen;
         self.entries.iter().filter(lasts).map(|entry| entry.units).sum()
     }
 
@@ -265,9 +267,9 @@ impl Charges {
 }
 
 /// The store's time stops while the clock is behind the last charge that the store has seen.
-fn in_order<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Units> {
+fn in_order<'a>(entries: impl Iterator<Item = &'a LedgerEntry>) -> Vec<Units> {
     let mut seen = 0;
-    let later = |entry: &Entry| {
+    let later = |entry: &LedgerEntry| {
         let at = entry.at.max(seen);
         if !entry.is_leased {
             seen = at;

@@ -7,7 +7,7 @@ use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp};
 
 use crate::clock::Clock;
 use crate::inner::Inner;
-use crate::part::Bucket;
+use crate::policy_tables::Bucket;
 use crate::shard::Shard;
 
 /// Whether a request is admitted, its decisions, and their time.
@@ -40,19 +40,19 @@ impl<C: Clock> Inner<C> {
         let mut admitted = true;
         let last = N - 1;
         for n in 0..last {
-            let part = &shards.of(n).own;
-            (buckets[n], decisions[n]) = part.assess(&charges[n], located[n].0, now)?;
+            let tables = &shards.of(n).own;
+            (buckets[n], decisions[n]) = tables.assess(&charges[n], located[n].0, now)?;
             admitted &= decisions[n].allows() || !charges[n].enforce;
         }
         if admitted {
-            // The others admit the request, so the last may be charged when it is assessed.
-            let part = &mut shards.of_mut(last).own;
-            decisions[last] = part.decide(&charges[last], located[last].0, now)?;
+            // The others admit the request, so the last may be charged when it is locked.
+            let tables = &mut shards.of_mut(last).own;
+            decisions[last] = tables.decide(&charges[last], located[last].0, now)?;
             admitted = decisions[last].allows() || !charges[last].enforce;
         }
         if N > 1 && !admitted {
-            let parts = array::from_fn(|n| (shards.of(n), located[n].0));
-            return Some((false, deny(charges, parts, now)?, now));
+            let locked = array::from_fn(|n| (shards.of(n), located[n].0));
+            return Some((false, deny(charges, locked, now)?, now));
         }
         for n in 0..last {
             if decisions[n].allows() && charges[n].cost > Cost::ZERO {

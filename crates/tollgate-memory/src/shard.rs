@@ -5,7 +5,7 @@ use tollgate_core::algorithm::Rule;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Receipt, Timestamp, with_rule};
 
 use crate::any_table::StoredRule;
-use crate::part::{EntryKey, Part, StateLocation};
+use crate::policy_tables::{EntryKey, PolicyTables, StateLocation};
 use crate::versions::Change;
 
 /// A part of the keys, with its own lock and bounds.
@@ -20,8 +20,8 @@ use crate::versions::Change;
 pub(crate) struct Shard {
     /// The time of the last operation.
     last: Timestamp,
-    pub(crate) own: Part,
-    shared: Part,
+    pub(crate) own: PolicyTables,
+    shared: PolicyTables,
     bounds: Bounds,
     /// The room that the current request has reserved for new states.
     reserved: Bounds,
@@ -58,11 +58,11 @@ const SWEEP_WHEN_FULL: usize = 32;
 
 impl Shard {
     pub(crate) fn new(bounds: Bounds, hasher: &RandomState) -> Self {
-        let part = || Part::new(hasher.clone());
+        let tables = || PolicyTables::new(hasher.clone());
         Self {
             last: Timestamp::EPOCH,
-            own: part(),
-            shared: part(),
+            own: tables(),
+            shared: tables(),
             bounds,
             reserved: Bounds::default(),
             reserved_states: 0,
@@ -186,13 +186,13 @@ impl Shard {
     pub(crate) fn identifies(&self, seat: &Seat<'_>, receipt: &Receipt) -> bool {
         let charged_at = receipt.charged.charged_at;
         let in_flight = receipt.policy.is_concurrency();
-        let part = self.part(seat);
+        let tables = self.tables(seat);
         match seat.location {
             _ if seat.shared && !in_flight => false,
             StateLocation::Here => {
-                part.identifies(seat.entry_key.table, seat.entry_key, charged_at)
+                tables.identifies(seat.entry_key.table, seat.entry_key, charged_at)
             }
-            StateLocation::Moved { from } => part.identifies(from, seat.entry_key, charged_at),
+            StateLocation::Moved { from } => tables.identifies(from, seat.entry_key, charged_at),
             // Each version decides for itself.
             StateLocation::Versions => true,
             StateLocation::New => false,
@@ -217,7 +217,7 @@ impl Shard {
         now: Timestamp,
     ) -> Decision {
         let assess = |state: &R::State| rule.assess(rule.refresh(state, now), now, cost);
-        match self.part(seat).state::<R>(seat.entry_key) {
+        match self.tables(seat).state::<R>(seat.entry_key) {
             Some(state) => assess(state),
             None => assess(&self.inherited_state(rule, seat, now)),
         }
@@ -255,7 +255,7 @@ impl Shard {
         };
         if has_versions
             && let Some(units) =
-                self.part_mut(seat).change_versions(entry_key, location, change, now)
+                self.tables_mut(seat).change_versions(entry_key, location, change, now)
         {
             return units;
         }
@@ -264,7 +264,7 @@ impl Shard {
                 (change.apply(rule, state, now), rule.restart_refunds(state))
             });
             if restarts {
-                self.part_mut(seat).void(entry_key, now);
+                self.tables_mut(seat).void(entry_key, now);
             }
             units
         })
@@ -279,12 +279,12 @@ impl Shard {
         change: impl FnOnce(&mut R::State) -> T,
     ) -> T {
         // If the state has been swept since it was found, the key is new.
-        if let Some(state) = self.part_mut(seat).state_mut::<R>(seat.entry_key) {
+        if let Some(state) = self.tables_mut(seat).state_mut::<R>(seat.entry_key) {
             return change(state);
         }
         let mut state = self.inherited_state(rule, seat, now);
         let result = change(&mut state);
-        self.part_mut(seat).put::<R>(seat.entry_key, seat.location, state, now);
+        self.tables_mut(seat).put::<R>(seat.entry_key, seat.location, state, now);
         result
     }
 
@@ -297,16 +297,16 @@ impl Shard {
         now: Timestamp,
     ) -> R::State {
         let EntryKey { policy, key, hash, .. } = seat.entry_key;
-        let found = self.part(seat).read(rule, policy, hash, key, now);
+        let found = self.tables(seat).read(rule, policy, hash, key, now);
         let shared = || self.shared.read(rule, policy, self.shared.hash(&SHARED), &SHARED, now);
         found.or_else(shared).unwrap_or_else(|| rule.fresh())
     }
 
-    fn part(&self, seat: &Seat<'_>) -> &Part {
+    fn tables(&self, seat: &Seat<'_>) -> &PolicyTables {
         if seat.shared { &self.shared } else { &self.own }
     }
 
-    fn part_mut(&mut self, seat: &Seat<'_>) -> &mut Part {
+    fn tables_mut(&mut self, seat: &Seat<'_>) -> &mut PolicyTables {
         if seat.shared { &mut self.shared } else { &mut self.own }
     }
 }

@@ -35,8 +35,8 @@ pub use self::identity::{
     KeyOrigin, Parameter, ValuePlan,
 };
 pub use self::limits::{
-    ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, Part, PenaltyPlan, QuotaPlan, RouteLimits,
-    Whose,
+    ApiPlan, ChargePlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan,
+    RouteLimits, Whose,
 };
 pub use self::matching::{PathMatch, PathMatchError};
 pub use self::meeting::{Meeting, NoClient, Unlimited};

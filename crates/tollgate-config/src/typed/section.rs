@@ -145,14 +145,14 @@ impl<'a> SectionInput<'a> {
 
     pub(crate) fn default<V: ValueType>(&self, key: &'static str, text: &str) -> Key<V::Value> {
         self.key::<V, _>(key, |value| {
-            value.unwrap_or_else(|| V::read(self.input.part(&Node::plain(text), "")))
+            value.unwrap_or_else(|| V::read(self.input.child(&Node::plain(text), "")))
         })
     }
 
     /// Reads a section that has defaults if the key is not set.
     pub(crate) fn implied<V: ValueType>(&self, key: &'static str) -> Key<V::Value> {
         self.key::<V, _>(key, |value| {
-            value.unwrap_or_else(|| V::read(self.input.part(&Node::empty(), "")))
+            value.unwrap_or_else(|| V::read(self.input.child(&Node::empty(), "")))
         })
     }
 
@@ -162,7 +162,7 @@ impl<'a> SectionInput<'a> {
         value: impl FnOnce(Option<Checked<V::Value>>) -> Checked<T>,
     ) -> Key<T> {
         let (setting, node) = self.find(key);
-        let value = value(node.map(|node| V::read(self.input.part(node, &setting.path))));
+        let value = value(node.map(|node| V::read(self.input.child(node, &setting.path))));
         Key { setting, value }
     }
 
@@ -199,7 +199,7 @@ impl<'a> SectionInput<'a> {
         let item = |pair: &Pair| {
             let name = N::parse(&pair.key).ok()?;
             let path = join(self.input.path, &pair.key);
-            Some((name, Item::read(self.input.part(&pair.node, &path))))
+            Some((name, Item::read(self.input.child(&pair.node, &path))))
         };
         Named { all: own.filter_map(item).collect() }
     }

@@ -186,7 +186,7 @@ impl<V: ValueType> ValueType for List<V> {
             input.error("an empty list", "remove the key, or add an item");
         }
         let item = |(index, node): (usize, &Rc<Node>)| {
-            Item::read(input.part(node, &format!("{}[{index}]", input.path)))
+            Item::read(input.child(node, &format!("{}[{index}]", input.path)))
         };
         Ok(nodes.iter().enumerate().map(item).collect())
     }

@@ -12,7 +12,7 @@ use crate::versions::{Change, KeyVersions, Version, Versions, heap_bytes};
 /// changes, each version has a table. A key that is charged under another version while its state
 /// still counts moves to `versions`.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct PolicyTables {
     tables: Vec<AnyTable>,
     /// The hashes of the tables' names and their policies, contiguous for a fast search.
     policies: Vec<(u64, Policy)>,
@@ -53,7 +53,7 @@ pub(crate) enum StateLocation {
     New,
 }
 
-impl Part {
+impl PolicyTables {
     pub(crate) fn new(hasher: RandomState) -> Self {
         let (tables, policies) = (Vec::new(), Vec::new());
         Self { tables, policies, versions: Versions::default(), hasher }
@@ -356,32 +356,32 @@ mod tests {
 
     #[test]
     fn lookup_compares_only_one_policy() {
-        let mut part = Part::new(RandomState::default());
+        let mut stored = PolicyTables::new(RandomState::default());
         let policies: Vec<_> = (0..30).map(policy).collect();
         let charge = |policy| Charge::new(policy, &Key::GLOBAL, Cost::ONE);
         // The tables for these charges are not replaced, even though they are empty.
         let charges: Vec<_> = policies.iter().map(charge).collect();
-        let tables: Vec<_> = policies.iter().map(|it| part.table(it, &charges)).collect();
+        let tables: Vec<_> = policies.iter().map(|it| stored.table(it, &charges)).collect();
         assert_eq!(tables, (0..30).collect::<Vec<_>>());
         // Like after a reload: equal policies at different addresses.
         for (number, table) in (0..30).zip(tables) {
             COMPARED.set(0);
-            assert_eq!(part.known_table(&policy(number)), Some(table));
+            assert_eq!(stored.known_table(&policy(number)), Some(table));
             assert_eq!(COMPARED.get(), 1, "policy {number}");
         }
         COMPARED.set(0);
-        assert_eq!(part.known_table(&policy(30)), None);
+        assert_eq!(stored.known_table(&policy(30)), None);
         assert_eq!(COMPARED.get(), 0);
         let other_quota = Policy::token_bucket("p7", Quota::per_minute(11)).unwrap();
-        assert_eq!(part.known_table(&other_quota), None);
+        assert_eq!(stored.known_table(&other_quota), None);
     }
 
     #[test]
     fn replaced_table_has_new_name() {
-        let mut part = Part::new(RandomState::default());
-        let first = part.table(&policy(1), &[]);
-        assert_eq!(part.table(&policy(2), &[]), first, "an empty table is replaced");
-        assert_eq!(part.known_table(&policy(1)), None);
-        assert_eq!(part.known_table(&policy(2)), Some(first));
+        let mut stored = PolicyTables::new(RandomState::default());
+        let first = stored.table(&policy(1), &[]);
+        assert_eq!(stored.table(&policy(2), &[]), first, "an empty table is replaced");
+        assert_eq!(stored.known_table(&policy(1)), None);
+        assert_eq!(stored.known_table(&policy(2)), Some(first));
     }
 }

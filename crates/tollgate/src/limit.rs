@@ -241,7 +241,7 @@ impl Limit {
     /// A request waits for a key only while the store denies it under that key, or while an earlier
     /// request waits for the same key. So a client that waits for its own limit does not delay
     /// other clients at a global limit. If it must then wait for the global limit as well, its
-    /// place there depends on when it arrived.
+    /// position there depends on when it arrived.
     ///
     /// The order holds within one process, among limits that share a
     /// [`WaitQueue`](crate::layer::WaitQueue). A request that costs 0 under a key does not wait for

@@ -135,8 +135,8 @@ impl Context<'_> {
 
     fn policy(&self, reader: &mut Reader<'_>) -> (Policy, Key) {
         let (name, key) = self.name(reader);
-        let place = usize::try_from(reader.number::<2>()).expect("two bytes");
-        (policy(name, &mut Reader(&self.forms[place..])), key)
+        let index = usize::try_from(reader.number::<2>()).expect("two bytes");
+        (policy(name, &mut Reader(&self.forms[index..])), key)
     }
 
     fn key(&self, reader: &mut Reader<'_>) -> &Bytes {

@@ -13,7 +13,7 @@ use tollgate_core::{
     Settlement, Timestamp, Verdict, with_rule,
 };
 
-use self::stored::{Change, Kind, Stored, Version};
+use self::stored::{Change, Stored, StoredRule, Version};
 
 /// A map, and the core's pure functions. Time is an argument, operations run one after the other,
 /// and keys are never forgotten, so little can go wrong.

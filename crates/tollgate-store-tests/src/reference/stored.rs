@@ -61,7 +61,7 @@ impl Stored {
     }
 
     /// Returns the state under `rule`: its own, a converted state, or a fresh state.
-    pub(super) fn read<R: Kind>(&self, rule: &R, any: &AnyRule, now: Timestamp) -> R::State {
+    pub(super) fn read<R: StoredRule>(&self, rule: &R, any: &AnyRule, now: Timestamp) -> R::State {
         match self.version(any).map(|index| &self.versions[index]) {
             Some(version) => rule.read(version),
             None => self.source(any, now).map_or_else(|| rule.fresh(), |from| rule.read(from)),
@@ -211,7 +211,7 @@ macro_rules! any_state {
             $($rule(tollgate_core::algorithm::$module::State)),*
         }
 
-        $(impl Kind for tollgate_core::algorithm::$module::$rule {
+        $(impl StoredRule for tollgate_core::algorithm::$module::$rule {
             fn wrap(&self, state: Self::State) -> AnyState {
                 AnyState::$rule(state)
             }
@@ -267,7 +267,7 @@ any_state!(
 );
 
 /// A rule that can convert from and to [`AnyState`].
-pub(super) trait Kind: Rule {
+pub(super) trait StoredRule: Rule {
     fn wrap(&self, state: Self::State) -> AnyState;
     fn read(&self, version: &Version) -> Self::State;
 }

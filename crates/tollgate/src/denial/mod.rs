@@ -69,7 +69,7 @@ struct QuotaMembers {
 }
 
 impl<'a> Denial<'a> {
-    /// Makes the denial for a verdict. `policies` contains its enforced policies, and `seed`, derived
+    /// Makes the denial for a verdict. `policies` are its enforced policies, and `seed`, derived
     /// from the keys, determines the `Retry-After` jitter.
     pub(crate) fn of_verdict(
         decided_at: Timestamp,

@@ -35,11 +35,11 @@ enum State {
     /// Asked the store to charge. A request that may wait has its arrival.
     Asked(Option<Arrival>),
     /// Asked for the decisions, because earlier requests wait for its keys.
-    Entered(Box<Place>),
+    Entered(Box<Queued>),
     /// Sleeps in the queue.
-    Sleeping(Box<Place>),
+    Sleeping(Box<Queued>),
     /// Called the store to charge. No earlier request waits for its keys.
-    Retried(Box<Place>),
+    Retried(Box<Queued>),
     /// Asked for the numbers of its rejection.
     Leaving(Leaving),
     /// Called the store to charge for the last time.
@@ -47,9 +47,9 @@ enum State {
     Over,
 }
 
-/// A request's place in the queue.
+/// A request in the queue.
 #[derive(Debug)]
-struct Place {
+struct Queued {
     ticket: Ticket,
     /// When the request gives up.
     until: Timestamp,
@@ -111,7 +111,7 @@ impl Request {
             Ok(None) => return None,
             Ok(Some(ticket)) => {
                 let (until, denied) = (Timestamp::EPOCH, RetryTimes::default());
-                State::Entered(Box::new(Place { ticket, until, denied }))
+                State::Entered(Box::new(Queued { ticket, until, denied }))
             }
             Err(keys) => State::Leaving(Leaving { keys, is_full: true, question }),
         };
@@ -137,31 +137,31 @@ impl Request {
                 }
                 reply => self.conclude(limits, reply),
             },
-            State::Entered(mut place) => {
-                place.until = now + self.max_wait(limits);
+            State::Entered(mut queued) => {
+                queued.until = now + self.max_wait(limits);
                 // Even if the store fails now, it may decide when the request asks again.
                 let verdict =
                     reply.ok().map(|it| Question::Dry.complete(limits, &self.charges, &it));
                 let verdict = verdict.filter(|verdict| !self.exceeds_share(limits, verdict));
-                let Some(verdict) = verdict else { return self.queue(place, now) };
+                let Some(verdict) = verdict else { return self.queue(queued, now) };
                 // A limit that rejects must do so immediately, even while other requests wait. Dry
                 // charges are always admitted, so check the decisions instead of the verdict.
                 match self.denied(limits, &verdict, now, self.max_wait(limits)) {
-                    Ok(denied) => place.denied = denied,
+                    Ok(denied) => queued.denied = denied,
                     Err(rejection) => {
                         let keys = KeySet::default();
                         let verdict = denied_under(keys, &verdict, |_, it| it.reset_after);
                         return self.reject(&verdict, rejection);
                     }
                 }
-                self.join(limits, place, &verdict, now)
+                self.join(limits, queued, &verdict, now)
             }
-            State::Retried(mut place) => match reply {
+            State::Retried(mut queued) => match reply {
                 Ok(verdict) if !verdict.is_admitted() => {
-                    match self.denied(limits, &verdict, now, place.until.since(now)) {
+                    match self.denied(limits, &verdict, now, queued.until.since(now)) {
                         Ok(denied) => {
-                            place.denied = denied;
-                            self.queue(place, now)
+                            queued.denied = denied;
+                            self.queue(queued, now)
                         }
                         Err(rejection) => self.reject(&verdict, rejection),
                     }
@@ -185,10 +185,10 @@ impl Request {
     /// The last step was not [`Step::Sleep`].
     pub fn on_wake(&mut self, now: Timestamp) -> Step {
         match mem::replace(&mut self.state, State::Over) {
-            State::Sleeping(place) => {
+            State::Sleeping(queued) => {
                 // This wake is handled now.
-                place.ticket.is_woken(Waker::noop());
-                self.queue(place, now)
+                queued.ticket.is_woken(Waker::noop());
+                self.queue(queued, now)
             }
             state => unreachable!("a wake in {state:?}"),
         }
@@ -197,7 +197,7 @@ impl Request {
     /// Returns whether a sleeping request must continue now, because no earlier request waits for
     /// one of its keys any more. Otherwise `waker` is called when this happens.
     pub fn is_woken(&self, waker: &Waker) -> bool {
-        matches!(&self.state, State::Sleeping(place) if place.ticket.is_woken(waker))
+        matches!(&self.state, State::Sleeping(queued) if queued.ticket.is_woken(waker))
     }
 
     /// Returns the charges. They have decisions after the last step.
@@ -259,8 +259,8 @@ impl Request {
         match arrival.enter(self.member(limits, arrival), denied.keys_after(None)) {
             Ok(Some(ticket)) => {
                 self.has_queued = true;
-                let place = Box::new(Place { ticket, until: now + max_wait, denied });
-                self.join(limits, place, verdict, now)
+                let queued = Box::new(Queued { ticket, until: now + max_wait, denied });
+                self.join(limits, queued, verdict, now)
             }
             Ok(None) => self.reject(verdict, Rejection::Denied),
             Err(_) => self.reject(verdict, Rejection::QueueFull),
@@ -271,20 +271,20 @@ impl Request {
     fn join(
         &mut self,
         limits: &Limits,
-        place: Box<Place>,
+        queued: Box<Queued>,
         verdict: &Verdict,
         now: Timestamp,
     ) -> Step {
         let max_wait = self.max_wait(limits);
         let earliest = |number: usize| {
             let Charge { policy, cost, .. } = limits.charge(&self.charges[number]);
-            let ahead = place.ticket.units_ahead(number);
+            let ahead = queued.ticket.units_ahead(number);
             earliest(policy, cost, verdict.decisions().get(number)?, ahead)
         };
         let late = |number: &usize| earliest(*number).is_some_and(|wait| wait > max_wait);
         let keys: KeySet = self.may_wait(limits).iter().filter(late).collect();
         if keys.is_empty() {
-            return self.queue(place, now);
+            return self.queue(queued, now);
         }
         let retry_after = |number: usize, _: &Decision| earliest(number).unwrap_or_default();
         let rejected = denied_under(keys, verdict, retry_after);
@@ -293,18 +293,19 @@ impl Request {
 
     /// Sleeps while a key denies the request or earlier requests wait for its keys. Then it asks the
     /// store, or gives up.
-    fn queue(&mut self, mut place: Box<Place>, now: Timestamp) -> Step {
-        if !place.ticket.waits(place.denied.keys_after(Some(now))) {
-            self.state = State::Retried(place);
+    fn queue(&mut self, mut queued: Box<Queued>, now: Timestamp) -> Step {
+        if !queued.ticket.waits(queued.denied.keys_after(Some(now))) {
+            self.state = State::Retried(queued);
             return Step::Ask(Question::Charge);
         }
-        if now >= place.until {
-            let (keys, question) = (place.ticket.waits_for(), Question::Dry);
+        if now >= queued.until {
+            let (keys, question) = (queued.ticket.waits_for(), Question::Dry);
             self.state = State::Leaving(Leaving { keys, is_full: false, question });
             return Step::Ask(question);
         }
-        let next = place.denied.next_after(now).map_or(place.until, |next| next.min(place.until));
-        self.state = State::Sleeping(place);
+        let next =
+            queued.denied.next_after(now).map_or(queued.until, |next| next.min(queued.until));
+        self.state = State::Sleeping(queued);
         Step::Sleep(next)
     }
 

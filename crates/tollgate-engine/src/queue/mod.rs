@@ -33,12 +33,13 @@ struct Shared {
     arrivals: AtomicU64,
     /// The number of lanes in the queue. A request takes the lock only if another request waits.
     lanes: AtomicUsize,
-    places: Mutex<Places>,
+    waiters: Mutex<Waiters>,
 }
 
+/// The waiting requests.
 #[derive(Default)]
-struct Places {
-    waiting: QueueUsage,
+struct Waiters {
+    total: QueueUsage,
     /// How much of the queue each non-global key holds.
     by_key: HashMap<LaneKey, QueueUsage>,
     lanes: Lanes,
@@ -89,7 +90,7 @@ impl Queue {
             max_bytes: AtomicUsize::new(64 << 20),
             arrivals: AtomicU64::new(0),
             lanes: AtomicUsize::new(0),
-            places: Mutex::default(),
+            waiters: Mutex::default(),
         }))
     }
 
@@ -112,21 +113,21 @@ impl Queue {
         Arrival { queue: self.clone(), number, bytes, others_wait }
     }
 
-    /// Changes the places, publishes the number of lanes, and wakes requests after the lock is
+    /// Changes the waiters, publishes the number of lanes, and wakes requests after the lock is
     /// released.
-    fn change<T>(&self, change: impl FnOnce(&mut Places, &mut Vec<Waker>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Waiters, &mut Vec<Waker>) -> T) -> T {
         let mut woken = Vec::new();
-        let mut places = self.0.places.lock();
-        let result = change(&mut places, &mut woken);
-        self.0.lanes.store(places.lanes.len(), Ordering::Release);
-        drop(places);
+        let mut waiters = self.0.waiters.lock();
+        let result = change(&mut waiters, &mut woken);
+        self.0.lanes.store(waiters.lanes.len(), Ordering::Release);
+        drop(waiters);
         woken.into_iter().for_each(Waker::wake);
         result
     }
 }
 
 impl Arrival {
-    /// Enters the lanes of the keys that the request waits for; see [`Lanes::place`]. Returns
+    /// Enters the lanes of the keys that the request waits for; see [`Lanes::enter`]. Returns
     /// `None` if it waits for no key.
     ///
     /// # Errors
@@ -144,13 +145,13 @@ impl Arrival {
         };
         let entered = self
             .queue
-            .change(|places, woken| places.enter(bytes, &mut member, denying, most, woken));
+            .change(|waiters, woken| waiters.enter(bytes, &mut member, denying, most, woken));
         let ticket = || Ticket { queue: self.queue.clone(), bytes, member };
         entered.map(|waits| waits.then(ticket))
     }
 }
 
-impl Places {
+impl Waiters {
     fn enter(
         &mut self,
         bytes: usize,
@@ -163,7 +164,7 @@ impl Places {
         if waits_for.is_empty() {
             return Ok(false);
         }
-        let waiting = self.waiting.with(bytes, most).ok_or(waits_for)?;
+        let waiting = self.total.with(bytes, most).ok_or(waits_for)?;
         let part =
             QueueUsage { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
         let is_full = |key| self.by_key.get(key).is_some_and(|it| it.with(bytes, part).is_none());
@@ -172,12 +173,12 @@ impl Places {
         if own_keys(member).any(is_full) {
             return Err(waits_for);
         }
-        self.waiting = waiting;
+        self.total = waiting;
         for key in own_keys(member) {
             let held = self.by_key.entry(key.clone()).or_default();
             *held = QueueUsage { requests: held.requests + 1, bytes: held.bytes + bytes };
         }
-        self.lanes.place(member, denying, woken);
+        self.lanes.enter(member, denying, woken);
         Ok(true)
     }
 }
@@ -187,14 +188,14 @@ fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
 }
 
 impl Ticket {
-    /// Moves the request into the lanes of the keys that it waits for; see [`Lanes::place`].
+    /// Moves the request into the lanes of the keys that it waits for; see [`Lanes::enter`].
     pub(crate) fn waits(&mut self, denying: KeySet) -> bool {
         let member = &mut self.member;
-        self.queue.change(|places, woken| places.lanes.place(member, denying, woken))
+        self.queue.change(|waiters, woken| waiters.lanes.enter(member, denying, woken))
     }
 
     pub(crate) fn units_ahead(&self, number: usize) -> u64 {
-        self.queue.0.places.lock().lanes.units_ahead(&self.member, number)
+        self.queue.0.waiters.lock().lanes.units_ahead(&self.member, number)
     }
 
     pub(crate) const fn waits_for(&self) -> KeySet {
@@ -211,16 +212,16 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let Self { queue, bytes, member } = self;
-        queue.change(|places, woken| {
-            places.waiting = places.waiting.without(*bytes);
+        queue.change(|waiters, woken| {
+            waiters.total = waiters.total.without(*bytes);
             for key in own_keys(member) {
-                let Some(held) = places.by_key.get_mut(key) else { continue };
+                let Some(held) = waiters.by_key.get_mut(key) else { continue };
                 *held = held.without(*bytes);
                 if held.requests == 0 {
-                    places.by_key.remove(key);
+                    waiters.by_key.remove(key);
                 }
             }
-            places.lanes.leave(member, member.joined, woken);
+            waiters.lanes.leave(member, member.joined, woken);
         });
     }
 }
@@ -233,10 +234,10 @@ impl Default for Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { max_requests, max_bytes, places, .. } = &*self.0;
-        let places = places.lock();
-        let (waiting, lanes) = (places.waiting.requests, places.lanes.len());
-        drop(places);
+        let Shared { max_requests, max_bytes, waiters, .. } = &*self.0;
+        let waiters = waiters.lock();
+        let (waiting, lanes) = (waiters.total.requests, waiters.lanes.len());
+        drop(waiters);
         f.debug_struct("Queue")
             .field("max_requests", max_requests)
             .field("max_bytes", max_bytes)

@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{Cost, Micros, Receipt, ReceiptId, Store, StoreError, Timestamp};
-use tollgate_engine::{self as engine, Charges, Conclusion, Limits, Queue, Rejection, Step};
+use tollgate_engine::{
+    self as engine, Charges, Conclusion, Limits, Queue, Rejection, Sleeping, Step,
+};
 use tollgate_memory::{Clock, MemoryStore};
 
 pub use self::request::{Client, Request};
@@ -106,7 +108,7 @@ pub struct Replay {
     /// Future events, earliest first.
     events: BinaryHeap<Reverse<Event>>,
     queue: Queue,
-    waiting: HashMap<u64, Waiter>,
+    waiting: HashMap<u64, (Waiter, Sleeping)>,
     woken: Woken,
     /// The number of requests so far, which is also the next request's number.
     requests: u64,
@@ -200,16 +202,16 @@ impl Replay {
         // A log does not contain the requests' memory.
         let arrival = request.limits.may_wait().then(|| self.queue.arrive(0));
         let charges = std::mem::take(&mut request.charges);
-        let (mut decided, step) = engine::Request::start(request.limits, charges, arrival);
-        match self.advance_request(&mut decided, request.limits, step, now) {
+        let (mut decided, asking) = engine::Request::start(request.limits, charges, arrival);
+        match self.advance_request(&mut decided, request.limits, Step::Ask(asking), now) {
             Ok(conclusion) => {
                 request.charges = decided.take_charges();
                 self.conclude(number, request, conclusion, None)
             }
-            Err(until) => {
+            Err(sleeping) => {
                 self.tallies.join(request, now);
-                let waiter = Waiter::new(decided, request, now, until);
-                self.sleep(number, waiter, Some(until));
+                let until = sleeping.until;
+                self.sleep(number, Waiter::new(decided, request, now), sleeping, Some(until));
                 Ok(Answer::Waits)
             }
         }
@@ -218,21 +220,22 @@ impl Replay {
     /// Takes a request's next steps.
     ///
     /// # Errors
-    /// It has to sleep until this time.
+    /// It has to sleep.
     fn advance_request(
         &self,
         request: &mut engine::Request,
         limits: &Limits,
         mut step: Step,
         now: Timestamp,
-    ) -> Result<Conclusion, Timestamp> {
+    ) -> Result<Conclusion, Sleeping> {
         loop {
             step = match step {
                 Step::Done(conclusion) => return Ok(conclusion),
-                Step::Sleep(until) => return Err(until),
-                Step::Ask(question) => {
-                    let reply = self.store.decide(&question.charges(limits, request.charges()));
-                    request.on_reply(limits, reply.into_inner(), now)
+                Step::Sleep(sleeping) => return Err(sleeping),
+                Step::Ask(asking) => {
+                    let reply =
+                        self.store.decide(&asking.question.charges(limits, request.charges()));
+                    request.on_reply(asking, limits, reply.into_inner(), now)
                 }
             };
         }
@@ -264,26 +267,27 @@ impl Replay {
     }
 
     /// Lets a request sleep. It wakes when earlier requests leave, or at the latest when `wakes`.
-    fn sleep(&mut self, number: u64, waiter: Waiter, wakes: Option<Timestamp>) {
-        let is_woken = waiter.request.is_woken(&self.woken.waker(number));
+    fn sleep(&mut self, number: u64, waiter: Waiter, sleeping: Sleeping, wakes: Option<Timestamp>) {
+        let is_woken = sleeping.is_woken(&self.woken.waker(number));
         let wakes = if is_woken { Some(self.clock.now()) } else { wakes };
         if let Some(at) = wakes {
             self.later(at, number, What::Wake);
         }
-        self.waiting.insert(number, waiter);
+        self.waiting.insert(number, (waiter, sleeping));
     }
 
     /// Continues a waiting request. The requests that it wakes continue at the same time.
     fn wake(&mut self, number: u64) -> Result<(), StoreError> {
-        let Some(mut waiter) = self.waiting.remove(&number) else { return Ok(()) };
+        let Some((mut waiter, sleeping)) = self.waiting.remove(&number) else { return Ok(()) };
         let now = self.clock.now();
-        let step = waiter.request.on_wake(now);
+        let planned = sleeping.until;
+        let step = waiter.request.on_wake(sleeping, now);
         match self.advance_request(&mut waiter.request, &waiter.limits, step, now) {
-            Err(until) => {
+            Err(sleeping) => {
                 // Other wakes may be planned already.
-                let wakes = (until != waiter.until || until <= now).then_some(until);
-                waiter.until = until;
-                self.sleep(number, waiter, wakes);
+                let until = sleeping.until;
+                let wakes = (until != planned || until <= now).then_some(until);
+                self.sleep(number, waiter, sleeping, wakes);
             }
             Ok(conclusion) => {
                 let waited = now.since(waiter.since);

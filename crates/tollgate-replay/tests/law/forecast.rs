@@ -20,10 +20,11 @@ impl Case {
             let dry = store.decide(&dry).into_inner().unwrap();
             let forecast = Forecast::new(limits, charges.clone(), &dry);
             let arrival = limits.may_wait().then(|| Queue::new().arrive(0));
-            let (mut request, mut step) = Request::start(limits, charges, arrival);
-            while let Step::Ask(question) = step {
-                let reply = store.decide(&question.charges(limits, request.charges()));
-                step = request.on_reply(limits, reply.into_inner(), instant(at));
+            let (mut request, asking) = Request::start(limits, charges, arrival);
+            let mut step = Step::Ask(asking);
+            while let Step::Ask(asking) = step {
+                let reply = store.decide(&asking.question.charges(limits, request.charges()));
+                step = request.on_reply(asking, limits, reply.into_inner(), instant(at));
             }
             let agrees = match (forecast, &step) {
                 (Forecast::Pass(one), Step::Done(Conclusion::Pass(other))) => one == *other,

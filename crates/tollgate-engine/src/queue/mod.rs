@@ -22,7 +22,7 @@ pub(crate) use self::lanes::{ArrivalNumber, LaneKey, Member};
 /// A queue of waiting requests. Each key serves its requests in the order of arrival.
 ///
 /// **Clones share the same queue** and bounds. By default up to 1024 requests and 64 MiB can wait.
-/// Requests with the same key may use up to half of the places and bytes, but at least one place.
+/// Requests with the same key may use up to half of both bounds, but at least one request.
 /// Requests under [`Key::GLOBAL`](tollgate_core::Key::GLOBAL) may use the entire queue.
 #[derive(Clone)]
 pub struct Queue(Arc<Shared>);
@@ -45,7 +45,7 @@ struct Waiters {
     lanes: Lanes,
 }
 
-/// How many places and bytes waiting requests hold.
+/// The number and bytes of waiting requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct QueueUsage {
     requests: usize,
@@ -169,7 +169,7 @@ impl Waiters {
             QueueUsage { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
         let is_full = |key| self.by_key.get(key).is_some_and(|it| it.with(bytes, part).is_none());
         // A client's own limit admits many concurrent requests while it has a unit left. If they
-        // all wait for a shared limit, they must not take every place.
+        // all wait for a shared limit, they must not fill the queue.
         if own_keys(member).any(is_full) {
             return Err(waits_for);
         }

@@ -5,19 +5,19 @@ use tollgate_interleavings::{explore, thread};
 
 use super::*;
 
-type Entry = Result<Option<Ticket>, KeySet>;
+type Entered = Result<Option<Ticket>, KeySet>;
 
 /// A request for this key arrives, and is denied.
-fn deny(queue: &Queue, name: &str, bytes: usize) -> Entry {
+fn deny(queue: &Queue, name: &str, bytes: usize) -> Entered {
     enter(queue, name, bytes, key())
 }
 
 /// A request for this key arrives, and has not called the store yet.
-fn arrive(queue: &Queue, name: &str) -> Entry {
+fn arrive(queue: &Queue, name: &str) -> Entered {
     enter(queue, name, 1, KeySet::default())
 }
 
-fn enter(queue: &Queue, name: &str, bytes: usize, denying: KeySet) -> Entry {
+fn enter(queue: &Queue, name: &str, bytes: usize, denying: KeySet) -> Entered {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let lane = (LaneKey { policy, key: Key::from(name) }, 1);
     let arrival = queue.arrive(bytes);
@@ -36,7 +36,7 @@ fn key() -> KeySet {
     KeySet::from_iter([0])
 }
 
-fn waiting(entry: Entry) -> Ticket {
+fn waiting(entry: Entered) -> Ticket {
     entry.ok().flatten().expect("the request waits")
 }
 

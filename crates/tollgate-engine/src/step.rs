@@ -23,7 +23,7 @@ pub enum Step {
 /// The final decision on a request.
 #[derive(Debug)]
 pub enum Conclusion {
-    /// The request passes after this delay, which is zero unless a leaky bucket schedules it.
+    /// The request passes after this delay, which is zero unless it queues in the store.
     Pass(Micros),
     /// The store could not decide, and all limits let the request pass. It has no decisions.
     FailOpen(StoreError),

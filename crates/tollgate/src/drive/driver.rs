@@ -129,7 +129,7 @@ impl<St: Store, X> Driver<St, X> {
         result
     }
 
-    /// Refunds and rejects a request if its leaky bucket delays it for too long.
+    /// Refunds and rejects a request if a leaky bucket delays it for too long.
     #[cold]
     fn give_up(&self, decided: &mut Decided, patience: Micros) -> Conclusion {
         self.refund(Refunds::All, &decided.charges);

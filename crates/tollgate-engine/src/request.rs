@@ -391,7 +391,7 @@ impl Asking {
         Self { question, asked }
     }
 
-    /// Returns whether the request has a place in the queue.
+    /// Returns whether the request is in the queue.
     pub const fn is_queued(&self) -> bool {
         matches!(self.asked, Asked::Entered(_) | Asked::Retried(_))
     }

@@ -187,7 +187,7 @@ fn limited() -> impl Strategy<Value = Limited> {
             if limited.is_permit() {
                 limited.counts = false;
                 if let Mode::Wait(max) = &mut limited.mode {
-                    // A waiting request asks every 25 ms.
+                    // A waiting request retries every 25 ms.
                     *max /= 10;
                 }
             }

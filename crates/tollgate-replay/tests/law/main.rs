@@ -3,8 +3,8 @@
 //! decision, its numbers and its wait must be equal. Some requests later, a reload replaces the
 //! limits.
 //!
-//! Any number of limits may wait, under any keys. What happens at the same instant has no order in a
-//! service, so here the earliest request continues first, as in a replay.
+//! Any number of limits may wait, under any keys. A service has no order for events at the same
+//! instant. The test continues the earliest request first, because a replay does.
 //!
 //! | file | holds |
 //! |---|---|

@@ -63,7 +63,7 @@ impl Case {
 
     /// The layers before and after the reload.
     fn layers(&self) -> [Served; 2] {
-        // One shard, as in a replay, so both remove unused keys at the same time.
+        // A replay has one shard too, so both remove unused keys at the same time.
         let store = MemoryStore::builder().clock(TokioClock::default()).shards(1).build();
         let queue = WaitQueue::new().max_requests(self.places);
         let cost =

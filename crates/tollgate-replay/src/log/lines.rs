@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::columns::Columns;
-use super::known::{KNOWN, Known};
+use super::known::SHAPES;
 use super::reading::{Range, Reading};
 use super::record::{Batch, Fields, Reason};
 use super::time::Times;
@@ -21,19 +21,16 @@ impl Format {
         let end = memchr::memchr_iter(b'\n', text).nth(FIRST_LINES).unwrap_or(text.len());
         let text = &text[..end];
         let is_object = text.trim_ascii_start().starts_with(b"{");
-        let mut best: Option<((usize, u32, bool), Arc<Shape>)> = None;
-        for shape in Known::all() {
+        let score = |shape: &&Arc<Shape>| {
             let mut batch = Batch { text: text.to_vec(), ..Batch::default() };
-            LineReader::new(Arc::clone(&shape), Zone::default()).read(&mut batch, 1);
+            LineReader::new(Arc::clone(shape), Zone::default()).read(&mut batch, 1);
             // If no line can be read, the format with the most recognised values has the most
             // helpful error.
             let is_json = matches!(shape.syntax, Syntax::Json(_));
-            let score = (batch.records.len(), batch.recognised, is_json == is_object);
-            if best.as_ref().is_none_or(|(other, _)| score > *other) {
-                best = Some((score, shape));
-            }
-        }
-        best.map_or_else(|| Arc::new(KNOWN[0].shape()), |(_, shape)| shape)
+            (batch.records.len(), batch.recognised, is_json == is_object)
+        };
+        // Of several maxima, `max_by_key` returns the last.
+        Arc::clone(SHAPES.iter().rev().max_by_key(score).unwrap_or(&SHAPES[0]))
     }
 }
 
@@ -113,6 +110,6 @@ impl LineReader {
         };
         batch.recognised += reading.recognised;
         read?;
-        reading.finish(shape.clock, &columns.date)
+        reading.finish(&columns.date)
     }
 }

@@ -9,7 +9,6 @@ use memchr::{memchr, memrchr};
 use smallvec::SmallVec;
 use tollgate_core::Micros;
 
-use super::Clock;
 use super::field::Field;
 use super::record::{Fields, Reason, Span, shown};
 use super::time::{self, Times};
@@ -48,6 +47,8 @@ pub(super) struct Reading<'a> {
     date: Option<Range>,
     time_of_day: Option<Range>,
     query: Option<Range>,
+    /// Whether the time is the end of the response.
+    is_end: bool,
     /// How many values show that the format is right.
     pub(super) recognised: u32,
 }
@@ -64,7 +65,8 @@ impl<'a> Reading<'a> {
     ) -> Self {
         let fields = Fields::new(line);
         let (date, time_of_day, query) = (None, None, None);
-        Self { fields, text, times, escapes, date, time_of_day, query, recognised: 0 }
+        let (is_end, recognised) = (false, 0);
+        Self { fields, text, times, escapes, date, time_of_day, query, is_end, recognised }
     }
 
     /// Reads the value in this range. `name` is the field's name in messages.
@@ -78,8 +80,8 @@ impl<'a> Reading<'a> {
         let text = &self.text[range.0..range.1];
         let is_absent = matches!(text, b"" | b"-");
         match field {
-            Field::Time => match self.times.parse(text) {
-                Some(at) => self.fields.at = at,
+            Field::Time | Field::End => match self.times.parse(text) {
+                Some(at) => (self.fields.at, self.is_end) = (at, field == Field::End),
                 None => return Err(wrong(name, text, A_TIME)),
             },
             Field::Address => match address(text) {
@@ -175,13 +177,14 @@ impl<'a> Reading<'a> {
     }
 
     /// Joins the values that stand apart. `date` is the date of lines without a date.
-    pub(super) fn finish(mut self, clock: Clock, date: &[u8]) -> Result<Fields, Reason> {
+    pub(super) fn finish(mut self, date: &[u8]) -> Result<Fields, Reason> {
         if let Some((start, end)) = self.time_of_day {
             let date = self.date.map_or(date, |(start, end)| &self.text[start..end]);
             let parts = [date, b" ", &self.text[start..end]];
             let text: SmallVec<[u8; 32]> = parts.into_iter().flatten().copied().collect();
             let at = self.times.parse(&text);
             self.fields.at = at.ok_or_else(|| wrong("date and time", &text, A_TIME))?;
+            self.is_end = true;
         }
         if let (Some((start, end)), true) = (self.query, self.fields.target != Span::EMPTY) {
             let begin = self.text.len();
@@ -191,7 +194,7 @@ impl<'a> Reading<'a> {
             self.text.extend_from_within(start..end);
             self.fields.target = Span::new(begin, self.text.len());
         }
-        if let (Clock::AtEnd, Some(duration)) = (clock, self.fields.duration) {
+        if let (true, Some(duration)) = (self.is_end, self.fields.duration) {
             self.fields.at = self.fields.at - duration;
         }
         Ok(self.fields)

@@ -51,10 +51,11 @@ impl Template {
                 return Err(FormatError::Adjacent(name.into()));
             }
             let field = Field::of_variable(name, headers)?;
-            parts.push(Part { name: name.into(), field, behind: behind.as_bytes().into() });
+            let name = name.trim_start_matches(':').into();
+            parts.push(Part { name, field, behind: behind.as_bytes().into() });
         }
         let has = |field| parts.iter().any(|part| part.field == field);
-        if !has(Field::Time) {
+        if !has(Field::Time) && !has(Field::End) {
             return Err(FormatError::NoTime);
         }
         if !has(Field::Request) && !has(Field::Target) {

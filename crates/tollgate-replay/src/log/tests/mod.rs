@@ -323,6 +323,7 @@ fn format_descriptions_are_validated() {
         let error = text.parse::<Format>().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+    assert_eq!(SHAPES.len(), KNOWN.len());
 }
 
 /// A log with these times in seconds. Each line's target is its number.

@@ -95,21 +95,15 @@ impl Mapping {
         // Like in a text log, a target with invalid UTF-8 is not valid HTTP.
         let target = reading.fields.target.bytes(reading.text).unwrap_or_default();
         if matches!(line, Cow::Owned(_)) && memmem::find(target, "\u{fffd}".as_bytes()).is_some() {
-            reading.fields.method = Span::EMPTY;
+            reading.fields.method = Span::NONE;
         }
         Ok(())
     }
 
-    /// The fields with these bits, with their paths.
+    /// The fields with these bits, with their paths, such as `time=ts`.
     pub(super) fn fields_in(&self, seen: u64) -> Vec<Box<str>> {
         let seen = self.names.iter().filter(|name| name.bit & seen != 0);
         seen.map(|Name { name, path, .. }| format!("{name}={path}").into()).collect()
-    }
-
-    /// The path of the first field that has a bit, but not one of these.
-    pub(super) fn never_in(&self, seen: u64) -> Option<&str> {
-        let never = self.names.iter().find(|name| name.bit != 0 && name.bit & seen == 0);
-        never.map(|name| &*name.path)
     }
 
     /// Reads an object's fields, and returns the names that it has.

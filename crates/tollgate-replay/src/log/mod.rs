@@ -50,7 +50,7 @@ use self::columns::{Columns, FIELDS};
 pub use self::input::{Input, ReadError};
 use self::json::Mapping;
 use self::known::{KNOWN, SHAPES};
-pub use self::options::{FileFormat, Late, Options, Progress, Unreadable};
+pub use self::options::{FileFormat, Options, Progress, Unreadable};
 pub use self::order::Records;
 use self::reading::Escapes;
 pub use self::record::{Reason, Record, Tokens};

@@ -57,13 +57,13 @@ pub(super) struct Reading<'a> {
 pub(super) type Range = (usize, usize);
 
 impl<'a> Reading<'a> {
-    pub(super) const fn new(
+    pub(super) fn new(
         line: u64,
         text: &'a mut Vec<u8>,
         times: &'a mut Times,
         escapes: Escapes,
     ) -> Self {
-        let fields = Fields::new(line);
+        let fields = Fields { line, ..Fields::default() };
         let (date, time_of_day, query) = (None, None, None);
         let (is_end, recognised) = (false, 0);
         Self { fields, text, times, escapes, date, time_of_day, query, is_end, recognised }
@@ -98,7 +98,7 @@ impl<'a> Reading<'a> {
                 let range = self.unescaped(range, false);
                 let (method, target) = request(&self.text[range.0..range.1], range.0);
                 (self.fields.method, self.fields.target) = (method, target);
-                if method == Span::EMPTY {
+                if method == Span::NONE {
                     return Ok(Found::Odd);
                 }
             }
@@ -186,7 +186,7 @@ impl<'a> Reading<'a> {
             self.fields.at = at.ok_or_else(|| wrong("date and time", &text, A_TIME))?;
             self.is_end = true;
         }
-        if let (Some((start, end)), true) = (self.query, self.fields.target != Span::EMPTY) {
+        if let (Some((start, end)), true) = (self.query, self.fields.target != Span::NONE) {
             let begin = self.text.len();
             let (path, path_end) = self.fields.target.range();
             self.text.extend_from_within(path..path_end);
@@ -287,7 +287,7 @@ fn peer(text: &[u8]) -> Option<Option<IpAddr>> {
 /// The method and target in a request line. The method is empty if the line is not valid HTTP.
 fn request(line: &[u8], start: usize) -> (Span, Span) {
     let end = start + line.len();
-    let Some(first) = memchr(b' ', line) else { return (Span::EMPTY, Span::new(start, end)) };
+    let Some(first) = memchr(b' ', line) else { return (Span::NONE, Span::new(start, end)) };
     let target = &line[first + 1..];
     // HTTP/0.9 has no version.
     let last = memrchr(b' ', target).unwrap_or(target.len());
@@ -295,7 +295,7 @@ fn request(line: &[u8], start: usize) -> (Span, Span) {
     // Load balancers write `-` for a request that they could not read.
     let is_method = first > 0 && method != b"-" && method.iter().all(u8::is_ascii_graphic);
     if !is_method || memchr(b' ', &target[..last]).is_some() || last == 0 {
-        return (Span::EMPTY, Span::new(start, end));
+        return (Span::NONE, Span::new(start, end));
     }
     let behind = start + first + 1;
     (Span::new(start, start + first), Span::new(behind, behind + last))

@@ -73,7 +73,8 @@ impl Template {
         reading: &mut Reading<'_>,
         (start, end): Range,
     ) -> Result<(), Reason> {
-        if !reading.text[start..end].starts_with(&self.start) {
+        // Without the first condition, the call for an empty text takes a sixth of the time.
+        if !self.start.is_empty() && !reading.text[start..end].starts_with(&self.start) {
             let expected = String::from_utf8_lossy(&self.start);
             return Err(Reason::Literal {
                 after: "its start".into(),

@@ -1,7 +1,7 @@
 -- Fixed window counter: at most `limit` units in each window, aligned to the epoch.
 -- Lua port of crates/tollgate-core/src/algorithm/fixed_window_counter.rs.
 --
--- rule: limit, window.  state: at, used.  view: start, used.
+-- rule: limit, window.  state: at, used.  view: start, used, seen.
 
 local floor, min, max = math.floor, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
@@ -17,8 +17,8 @@ local function until_end(rule, now, start)
   return since(add(start, rule.window), now)
 end
 
-local function decide(rule, now, kind, wait, charged_at, start, used)
-  local reset_after = used == 0 and 0 or until_end(rule, now, start)
+local function decide(rule, now, kind, wait, charged_at, start, used, seen)
+  local reset_after = used == 0 and since(seen, now) or until_end(rule, now, start)
   return kind, max(rule.limit - used, 0), reset_after, wait, charged_at
 end
 
@@ -27,32 +27,24 @@ local function fresh()
 end
 
 local function refresh(rule, state, now)
-  local start = start_of(rule, now)
-  if state.at < start or state.used == 0 then return start, 0 end
-  -- The clock may have stepped back to before the state's window.
-  if state.at > now then start = start_of(rule, state.at) end
-  return start, state.used
+  -- The last charge is later if its request queued, or if the clock has stepped back.
+  local seen = max(now, state.at)
+  local start = start_of(rule, seen)
+  return start, state.at < start and 0 or state.used, seen
 end
 
-local function assess(rule, now, cost, start, used)
-  if cost > rule.limit then return decide(rule, now, EXCEED, 0, 0, start, used) end
+local function assess(rule, now, cost, start, used, seen)
+  if cost > rule.limit then return decide(rule, now, EXCEED, 0, 0, start, used, seen) end
   local used_after = used + cost
   if cost == 0 or used_after <= rule.limit then
-    return decide(rule, now, ALLOW, 0, max(now, start), start, used_after)
+    return decide(rule, now, ALLOW, 0, seen, start, used_after, seen)
   end
-  return decide(rule, now, DENY, until_end(rule, now, start), 0, start, used)
-end
-
--- Charges `units` more to a state with `used` units.
-local function add_units(state, used, units, now)
-  -- The clock may have stepped back within the window.
-  state.at = used == 0 and now or max(now, state.at)
-  state.used = used + units
+  return decide(rule, now, DENY, until_end(rule, now, start), 0, start, used, seen)
 end
 
 local function charge(rule, state, now, cost)
-  local _, used = refresh(rule, state, now)
-  add_units(state, used, cost, now)
+  local _, used, seen = refresh(rule, state, now)
+  state.at, state.used = seen, used + cost
 end
 
 local function give_back(rule, state, charged, units, now)
@@ -64,9 +56,9 @@ local function give_back(rule, state, charged, units, now)
 end
 
 local function owe(rule, state, units, now)
-  local _, used = refresh(rule, state, now)
+  local _, used, seen = refresh(rule, state, now)
   units = min(units, since(2 * rule.limit, used))
-  add_units(state, used, units, now)
+  state.at, state.used = seen, used + units
   return units
 end
 
@@ -85,7 +77,7 @@ end
 
 local function is_fresh(rule, state, now)
   local _, used = refresh(rule, state, now)
-  return used == 0
+  return state.at <= now and used == 0
 end
 
 -- Units charged later would count in the next window.
@@ -96,6 +88,7 @@ end
 
 -- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
+  if state.used == 0 then return state.at end
   return add(start_of(rule, state.at), rule.window)
 end
 

@@ -182,13 +182,13 @@ local function state_under(rule, entry)
   return rule.algorithm.fresh(rule)
 end
 
--- Decides on a cost under `rule`, in addition to the key's open blocks.
-local function assess(rule, entry, state, cost)
+-- Decides on a cost under `rule` at an instant, in addition to the key's open blocks.
+local function assess(rule, entry, state, cost, at)
   local algorithm, holds = rule.algorithm, entry.holds
   if holds then
-    return leases.assess(holds, rule, now, cost, algorithm.refresh(rule, state, now))
+    return leases.assess(holds, rule, at, cost, algorithm.refresh(rule, state, at))
   end
-  return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
+  return algorithm.assess(rule, at, cost, algorithm.refresh(rule, state, at))
 end
 
 -- The later of two instants in the stored format.
@@ -245,18 +245,18 @@ local function keep(entry, rule, state)
   return version
 end
 
--- Counts units that were charged under `rule` under all other versions. Returns whether any version
+-- Counts units that were charged under `rule` at an instant under all other versions. Returns whether any version
 -- counted all of them. A version that is too full can no longer refund earlier charges.
-local function count_elsewhere(entry, rule, units)
+local function count_elsewhere(entry, rule, units, at)
   local counted = false
   for _, version in ipairs(entry.versions) do
     local other = version.rule
     if other ~= rule and counts_with(other, rule) then
       local algorithm, is_counted = other.algorithm, false
       if algorithm.count then
-        is_counted = algorithm.count(other, version.state, units, now)
+        is_counted = algorithm.count(other, version.state, units, at)
       else
-        is_counted = algorithm.owe(other, version.state, units, now) == units
+        is_counted = algorithm.owe(other, version.state, units, at) == units
       end
       if is_counted then
         counted = true

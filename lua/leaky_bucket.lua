@@ -50,7 +50,7 @@ local function remaining_of(rule, now, level, at)
 end
 
 local function decide(rule, now, kind, wait, charged_at, level, at, refunded)
-  local reset_after = level == 0 and 0 or since(empty_at(rule, level, at), now)
+  local reset_after = since(empty_at(rule, level, at), now)
   local remaining = remaining_of(rule, now, level, at)
   return kind, remaining, reset_after, wait, charged_at, refunded
 end
@@ -64,7 +64,8 @@ local function refresh(rule, state, now)
   if now > at then
     level, at = level - (now - at) * rule.rate, now
   end
-  if level <= 0 then return 0, now, state.refunded end
+  -- The last charge is later if its request queued in the store and left.
+  if level <= 0 then return 0, rule.queue and now or max(now, state.at), state.refunded end
   return level, at, state.refunded
 end
 
@@ -147,7 +148,7 @@ end
 
 local function is_fresh(rule, state, now)
   local level = refresh(rule, state, now)
-  return level == 0
+  return level == 0 and (rule.queue or state.at <= now)
 end
 
 -- The instant at which the state will be fresh.

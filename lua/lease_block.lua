@@ -27,10 +27,10 @@ local function lease_block(op)
   -- Redis deletes fresh states, so the rest of this call must not see them either.
   if entry.changed and entry.versions[1] and is_forgettable(entry) then forget(entry) end
   local state = state_under(rule, entry)
-  local _, remaining, reset_after = assess(rule, entry, state, 0)
+  local _, remaining, reset_after = assess(rule, entry, state, 0, now)
   local retry_after = 0
   if units == 0 then
-    local kind, _, _, wait = assess(rule, entry, state, 1)
+    local kind, _, _, wait = assess(rule, entry, state, 1, now)
     if kind == DENY then retry_after = wait end
   end
   return LEASED .. struct.pack('>I5I7I5I7I7', units, last - now, remaining, reset_after, retry_after)

@@ -37,15 +37,21 @@ do
   while from <= #requests do
     local op = { kind = 0, stale = false, count = 1 }
     op.kind, op.count, from = struct.unpack('>BI2', requests, from)
-    if op.kind == DECIDE then
+    if op.kind == DECIDE or op.kind == DECIDE_QUEUED then
       local charges
       charges, from = struct.unpack('>B', requests, from)
       for i = 1, charges do
         local key, form, flags, cost
+        local queue, headroom = 0, 0
         key, form, flags, cost, from = struct.unpack('>I2I2BI7', requests, from)
+        if op.kind == DECIDE_QUEUED then
+          queue, headroom, from = struct.unpack('>I7I7', requests, from)
+        end
         local entry, rule = named(key, form)
         op.stale = op.stale or is_outside_periods(rule)
         op[i] = {
+          -- How long the charge may queue, plus one. Zero if it does not queue.
+          queue = queue, headroom = headroom,
           key = key, entry = entry, rule = rule, enforce = flags % 4 == ENFORCED,
           dry = flags % 4 == DRY, subject = floor(flags / 4), cost = cost, state = false,
           outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0, refunded = 0,

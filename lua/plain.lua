@@ -71,26 +71,20 @@ if is_plain == 1 then
                 if not plain then break end
                 held, since, x, y = unpack('>c13I7I7I6', value)
               end
-              start = floor(now / window) * window
-              if x < start or y == 0 then
-                x, y = now, 0
-              elseif x > now then
-                start = floor(x / window) * window
-              end
+              start = floor(max(now, x) / window) * window
+              if x <= now and (x < start or y == 0) then x, y = now, 0 end
             elseif code == 4 then
               if value then
                 plain = #value == 39
                 if not plain then break end
                 held, since, x, y, z = unpack('>c13I7I7I6I6', value)
               end
-              start = floor(now / window) * window
-              if y + z == 0 or x + window < start then
+              start = floor(max(now, x) / window) * window
+              if x <= now and (y + z == 0 or x + window < start) then
                 x, y, z = now, 0, 0
               elseif x < start then
                 -- The charges were made in the previous window.
                 x, y, z = start, z, 0
-              elseif x > now then
-                start = floor(x / window) * window
               end
             else
               if value then
@@ -107,7 +101,7 @@ if is_plain == 1 then
                   x, y = x - (now - y) * limit, now
                 end
               end
-              if x <= 0 then x, y = 0, now end
+              if x <= 0 then x, y = 0, code == 7 and now or max(y, now) end
             end
             facts[at + 1], facts[at + 2], facts[at + 3] = held, since, x
             facts[at + 4], facts[at + 5], facts[at + 6], facts[at + 8] = y, z, false, start
@@ -116,7 +110,7 @@ if is_plain == 1 then
           if code == 1 then
             room = limit - y
           elseif code == 4 then
-            local weight = y * (window - max(now - start, 0))
+            local weight = y * (window - (max(now, x) - start))
             -- A larger product is inexact and needs the general path.
             plain = plain and weight <= 9007199254740991
             room = limit - z - ceil(weight / window)

@@ -18,7 +18,7 @@ local function owe(op)
   local state = state_under(rule, entry)
   keep(entry, rule, state)
   local units = rule.algorithm.owe(rule, state, op.units, now)
-  if count_elsewhere(entry, rule, op.units) then units = op.units end
+  if count_elsewhere(entry, rule, op.units, now) then units = op.units end
   return CHARGED .. struct.pack('>I7', units)
 end
 

@@ -39,8 +39,8 @@ local function fits_at(rule, cost, start, previous, current)
   return add(later(rule, start, 1), until_weight(rule, current, room))
 end
 
-local function decide(rule, now, kind, wait, charged_at, used, start, previous, current)
-  local reset_after = 0
+local function decide(rule, now, kind, wait, charged_at, used, start, previous, current, elapsed)
+  local reset_after = since(start + elapsed, now)
   if current > 0 then
     reset_after = since(later(rule, start, 2), now)
   elseif previous > 0 then
@@ -55,39 +55,36 @@ end
 
 local function refresh(rule, state, now)
   local at, previous, current = state.at, state.previous, state.current
-  local start = start_of(rule, now)
-  if at < start then
-    local is_previous = start - at <= rule.window
-    return start, is_previous and current or 0, 0, now - start
-  end
-  -- The clock may have stepped back to before the state's window.
-  if at > now and previous + current > 0 then start = start_of(rule, at) end
-  return start, previous, current, since(now, start)
+  -- The last charge is later if its request queued, or if the clock has stepped back.
+  local seen = max(now, at)
+  local start = start_of(rule, seen)
+  if at >= start then return start, previous, current, seen - start end
+  local is_previous = start - at <= rule.window
+  return start, is_previous and current or 0, 0, seen - start
 end
 
 local function assess(rule, now, cost, start, previous, current, elapsed)
   local used = current + weighted(rule, previous, elapsed)
   if cost > rule.limit then
-    return decide(rule, now, EXCEED, 0, 0, used, start, previous, current)
+    return decide(rule, now, EXCEED, 0, 0, used, start, previous, current, elapsed)
   end
   if cost == 0 or used + cost <= rule.limit then
-    local charged_at = max(now, start)
-    return decide(rule, now, ALLOW, 0, charged_at, used + cost, start, previous, current + cost)
+    local charged_at = start + elapsed
+    return decide(rule, now, ALLOW, 0, charged_at, used + cost, start, previous, current + cost,
+      elapsed)
   end
   local retry_after = since(fits_at(rule, cost, start, previous, current), now)
-  return decide(rule, now, DENY, retry_after, 0, used, start, previous, current)
+  return decide(rule, now, DENY, retry_after, 0, used, start, previous, current, elapsed)
 end
 
 -- Charges `units` more to a state with these counts.
-local function add_units(state, previous, current, units, now)
-  -- The clock may have stepped back within the window.
-  state.at = previous + current == 0 and now or max(now, state.at)
-  state.previous, state.current = previous, current + units
+local function add_units(state, previous, current, units, seen)
+  state.at, state.previous, state.current = seen, previous, current + units
 end
 
 local function charge(rule, state, now, cost)
-  local _, previous, current = refresh(rule, state, now)
-  add_units(state, previous, current, cost, now)
+  local start, previous, current, elapsed = refresh(rule, state, now)
+  add_units(state, previous, current, cost, start + elapsed)
 end
 
 -- Corrects the counts as of the last charge, so `at` does not change.
@@ -108,10 +105,10 @@ local function give_back(rule, state, charged, units, now)
 end
 
 local function owe(rule, state, units, now)
-  local _, previous, current, elapsed = refresh(rule, state, now)
+  local start, previous, current, elapsed = refresh(rule, state, now)
   local used = current + weighted(rule, previous, elapsed)
   units = min(units, since(2 * rule.limit, used))
-  add_units(state, previous, current, units, now)
+  add_units(state, previous, current, units, start + elapsed)
   return units
 end
 
@@ -137,7 +134,7 @@ end
 
 local function is_fresh(rule, state, now)
   local _, previous, current = refresh(rule, state, now)
-  return previous + current == 0
+  return state.at <= now and previous + current == 0
 end
 
 -- Units charged later would count in the next window.
@@ -148,6 +145,7 @@ end
 
 -- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
+  if state.previous + state.current == 0 then return state.at end
   return later(rule, start_of(rule, state.at), state.current > 0 and 2 or 1)
 end
 

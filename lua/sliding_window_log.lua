@@ -162,9 +162,8 @@ local function round_up(rule, instant)
 end
 
 local function refresh(rule, state, now)
-  local head, base = state.head, state.base
-  if head == state.count then return state, now, head, base end
-  local seen = max(now, state.last_seen)
+  local head, base, seen = state.head, state.base, max(now, state.last_seen)
+  if head == state.count then return state, seen, head, base end
   -- An entry counts while at + window > seen.
   local alive = seen - rule.window + 1
   if entry(state, head + 1) < alive then
@@ -291,7 +290,7 @@ local function assess(rule, now, cost, state, seen, head, base)
     local fits_at = add(freed(state, head, base, used + cost - rule.limit), rule.window)
     kind, wait = DENY, since(fits_at, now)
   end
-  local reset_after = used_after == 0 and 0 or since(add(newest, rule.window), now)
+  local reset_after = since(used_after == 0 and seen or add(newest, rule.window), now)
   return kind, max(rule.limit - used_after, 0), reset_after, wait, charged_at
 end
 
@@ -457,12 +456,12 @@ end
 
 local function is_fresh(rule, state, now)
   local _, _, head = refresh(rule, state, now)
-  return head == state.count
+  return state.last_seen <= now and head == state.count
 end
 
 -- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
-  return add(state.newest, rule.window)
+  return max(add(state.newest, rule.window), state.last_seen)
 end
 
 local function header(front, count, head, state)

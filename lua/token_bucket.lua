@@ -17,8 +17,7 @@ local function until_restored(rule, missing)
 end
 
 local function decide(rule, now, kind, wait, charged_at, missing, at, refunded)
-  local reset_after = 0
-  if missing > 0 then reset_after = since(add(at, until_restored(rule, missing)), now) end
+  local reset_after = since(add(at, until_restored(rule, missing)), now)
   local left = rule.full - missing
   local remaining = left > 0 and floor(left / rule.unit) or 0
   return kind, remaining, reset_after, wait, charged_at, refunded
@@ -39,7 +38,8 @@ local function refresh(rule, state, now)
       missing, at = missing - elapsed * rule.rate, now
     end
   end
-  if missing <= 0 then return 0, now, state.refunded end
+  -- The last charge is later if its request queued in the store and left.
+  if missing <= 0 then return 0, max(now, state.at), state.refunded end
   return missing, at, state.refunded
 end
 
@@ -118,7 +118,7 @@ end
 
 local function is_fresh(rule, state, now)
   local missing = refresh(rule, state, now)
-  return missing == 0
+  return state.at <= now and missing == 0
 end
 
 -- The instant at which the state will be fresh.

@@ -149,14 +149,14 @@ impl Uses {
 #[derive(Debug, Default)]
 struct Index {
     documents: HashMap<u64, String>,
-    ranges: HashMap<u64, Place>,
+    ranges: HashMap<u64, Position>,
     definitions: Vec<Item>,
     references: HashMap<u64, Vec<Item>>,
 }
 
 /// Where a name starts.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Place {
+struct Position {
     line: usize,
     character: usize,
 }
@@ -170,7 +170,7 @@ struct Document {
 #[derive(Debug, Deserialize)]
 struct Range {
     id: u64,
-    start: Place,
+    start: Position,
 }
 
 /// The ranges of a name in a document. Those of one definition have the same `outV`.
@@ -224,8 +224,8 @@ impl Index {
             let Some(name) = names.next() else { continue };
             for item in self.references.get(&definition.out_v).into_iter().flatten() {
                 let Some(user) = files.get(&item.document) else { continue };
-                let mut places = item.in_vs.iter().filter_map(|it| self.ranges.get(it));
-                if user.name != file.name && places.any(|place| user.is_use(*place)) {
+                let mut positions = item.in_vs.iter().filter_map(|it| self.ranges.get(it));
+                if user.name != file.name && positions.any(|position| user.is_use(*position)) {
                     let ends = (user.name.clone(), file.name.clone());
                     uses.names.entry(ends).or_insert_with(|| name.to_owned());
                 }
@@ -266,17 +266,17 @@ impl File {
         Self { name, lines, is_re_export }
     }
 
-    /// Returns the name that is defined at this place, unless it is a module's or a test's.
-    fn defined(&self, place: Place) -> Option<&str> {
-        let (before, name) = self.lines.get(place.line)?.split_at_checked(place.character)?;
-        let is_module = before.ends_with("mod ") || (place.line, place.character) == (0, 0);
+    /// Returns the name that is defined at this position, unless it is a module's or a test's.
+    fn defined(&self, position: Position) -> Option<&str> {
+        let (before, name) = self.lines.get(position.line)?.split_at_checked(position.character)?;
+        let is_module = before.ends_with("mod ") || (position.line, position.character) == (0, 0);
         let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(name.len());
         (!is_module).then_some(&name[..end])
     }
 
     /// Whether a reference counts.
-    fn is_use(&self, place: Place) -> bool {
-        self.is_re_export.get(place.line) == Some(&false)
+    fn is_use(&self, position: Position) -> bool {
+        self.is_re_export.get(position.line) == Some(&false)
     }
 }
 
@@ -335,9 +335,9 @@ mod tests {
                 .unwrap();
         }
         for (id, (line, character)) in [(10, defined), (11, used)] {
-            let place = format!(r#"{{"line":{line},"character":{character}}}"#);
+            let position = format!(r#"{{"line":{line},"character":{character}}}"#);
             let range = format!(
-                r#"{{"id":{id},"type":"vertex","label":"range","start":{place},"end":{place}}}"#
+                r#"{{"id":{id},"type":"vertex","label":"range","start":{position},"end":{position}}}"#
             );
             index.read(&range).unwrap();
         }

@@ -48,9 +48,9 @@ pub(crate) fn run() -> Result<(), Failure> {
         Target::AtMost(0.0),
     ];
     let none = [Target::None; 6];
-    for (place, (name, target)) in NAMES.iter().zip(none.into_iter().chain(held)).enumerate() {
+    for (index, (name, target)) in NAMES.iter().zip(none.into_iter().chain(held)).enumerate() {
         let spread = |runs: &[Vec<f64>]| {
-            Spread::of(runs.iter().filter_map(|numbers| numbers.get(place).copied()))
+            Spread::of(runs.iter().filter_map(|numbers| numbers.get(index).copied()))
         };
         let [ours, theirs] = [spread(&runs[0]), spread(&runs[1])];
         let theirs = if theirs.median.is_nan() { "–".to_owned() } else { theirs.to_string() };

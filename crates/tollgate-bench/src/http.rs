@@ -53,12 +53,12 @@ pub(crate) fn run() -> Result<(), Failure> {
         let measured = interleave(&mut peers, ROUNDS);
         drop(peers);
         let [bare, governor, ..] = &measured[..] else { continue };
-        for (place, ((wrapping, name), micros)) in SERVERS.iter().zip(micros).enumerate() {
+        for (index, ((wrapping, name), micros)) in SERVERS.iter().zip(micros).enumerate() {
             let ours = matches!(wrapping, Wrapping::DraftHeaders | Wrapping::Headers);
             let target = |least| if ours { Target::AtLeast(least) } else { Target::None };
-            let spread = Spread::of(measured[place].iter().map(|rate| rate / 1e3));
-            let to_bare = Spread::of_ratios(&measured[place], bare);
-            let to_governor = Spread::of_ratios(&measured[place], governor);
+            let spread = Spread::of(measured[index].iter().map(|rate| rate / 1e3));
+            let to_bare = Spread::of_ratios(&measured[index], bare);
+            let to_governor = Spread::of_ratios(&measured[index], governor);
             let micros = Spread::of(micros.into_iter().skip(1));
             let cells = [(*name).to_owned(), connections.to_string(), spread.to_string()];
             let cells = cells.into_iter().chain([micros.to_string(), format!("{to_bare:.2}")]);

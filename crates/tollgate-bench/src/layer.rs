@@ -96,15 +96,15 @@ pub(crate) fn run() -> Result<(), Failure> {
         "Added to a request",
         &["layer", "ns per request", "added ns", "× peer", "target", "met", "allocations"],
     );
-    for (place, Row(wrapping, name, against)) in ROWS.into_iter().enumerate() {
+    for (index, Row(wrapping, name, against)) in ROWS.into_iter().enumerate() {
         let peer = against.and_then(|(peer, target)| {
-            let place = ROWS.iter().position(|row| row.0 == peer)?;
-            Some((&added[place], target))
+            let index = ROWS.iter().position(|row| row.0 == peer)?;
+            Some((&added[index], target))
         });
         let compared = peer.map_or_else(
             || ["–", "–", "–"].map(str::to_owned),
             |(theirs, target)| {
-                let ratio = Spread::of_ratios(&added[place], theirs);
+                let ratio = Spread::of_ratios(&added[index], theirs);
                 let [target, met] = target.cells(ratio);
                 [format!("{ratio:.2}"), target, met]
             },
@@ -114,8 +114,8 @@ pub(crate) fn run() -> Result<(), Failure> {
         let allocations = process::count(&count)?;
         let cells = [
             name.to_owned(),
-            format!("{:.0}", Spread::of(measured[place].iter().copied())),
-            format!("{:.0}", Spread::of(added[place].iter().copied())),
+            format!("{:.0}", Spread::of(measured[index].iter().copied())),
+            format!("{:.0}", Spread::of(added[index].iter().copied())),
         ];
         let allocations = allocations.map_or_else(|| "–".to_owned(), |count| format!("{count:.0}"));
         table.row(cells.into_iter().chain(compared).chain([allocations]));
@@ -126,8 +126,8 @@ pub(crate) fn run() -> Result<(), Failure> {
     );
     for (row, added_here) in metered.iter().zip(&measured[ROWS.len()..]) {
         let Metered(wrapping, recorder, name, target) = row;
-        let Some(place) = ROWS.iter().position(|row| row.0 == *wrapping) else { continue };
-        let ratio = Spread::of_ratios(added_here, &added[place]);
+        let Some(index) = ROWS.iter().position(|row| row.0 == *wrapping) else { continue };
+        let ratio = Spread::of_ratios(added_here, &added[index]);
         let [target, met] = target.cells(ratio);
         let recorder = match recorder {
             Recorder::None => "none",

@@ -107,7 +107,7 @@ enum Bench {
     #[cfg(unix)]
     #[command(hide = true)]
     Replica {
-        kind: replicas::Kind,
+        limiter: replicas::ReplicaLimiter,
         #[arg(long)]
         redis: String,
         #[arg(long)]
@@ -142,7 +142,9 @@ pub fn run() -> ExitCode {
         #[cfg(unix)]
         Some(Bench::Replicas) => replicas::run(),
         #[cfg(unix)]
-        Some(Bench::Replica { kind, redis, port }) => serve::run(replicas::app(kind, &redis), port),
+        Some(Bench::Replica { limiter, redis, port }) => {
+            serve::run(replicas::app(limiter, &redis), port)
+        }
     })
 }
 

@@ -29,7 +29,7 @@ const CONNECTIONS: u32 = 64;
 
 /// A replica's limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum ReplicaLimiter {
     /// No limiter.
     Bare,
     /// The store with one request per call.
@@ -40,35 +40,37 @@ pub(crate) enum Kind {
     Tollgate,
 }
 
-const KINDS: [(Kind, &str); 3] = [
-    (Kind::Bare, "bare app"),
-    (Kind::ScriptEach, "a script per request"),
-    (Kind::Tollgate, "Tollgate"),
+const LIMITERS: [(ReplicaLimiter, &str); 3] = [
+    (ReplicaLimiter::Bare, "bare app"),
+    (ReplicaLimiter::ScriptEach, "a script per request"),
+    (ReplicaLimiter::Tollgate, "Tollgate"),
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
     wrk::find()?;
     let folder = tempfile::tempdir()?;
     let redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder.path())?;
-    let fleets: Vec<_> =
-        KINDS.iter().map(|(kind, _)| Fleet::start(*kind, &redis)).collect::<Result<_, _>>()?;
+    let fleets: Vec<_> = LIMITERS
+        .iter()
+        .map(|(limiter, _)| Fleet::start(*limiter, &redis))
+        .collect::<Result<_, _>>()?;
     let mut table = Table::new(
         "Requests per second over one quota in Redis",
         &["target", "server", "thousand requests/s", "p50 ms", "p99 ms", "×", "p99 ×"],
     );
     for (way, asked) in [("a single replica", Asked::One), ("three through nginx", Asked::All)] {
         let measured = measure(&fleets, asked);
-        let of = |kind: usize, what: fn(&Load) -> f64| -> Vec<f64> {
-            measured[kind].iter().map(what).collect()
+        let of = |fleet: usize, what: fn(&Load) -> f64| -> Vec<f64> {
+            measured[fleet].iter().map(what).collect()
         };
-        for (kind, (_, name)) in KINDS.iter().enumerate() {
-            let ratio = |what| format!("{:.2}", Spread::of_ratios(&of(kind, what), &of(1, what)));
+        for (fleet, (_, name)) in LIMITERS.iter().enumerate() {
+            let ratio = |what| format!("{:.2}", Spread::of_ratios(&of(fleet, what), &of(1, what)));
             table.row([
                 way.to_owned(),
                 (*name).to_owned(),
-                Spread::of(of(kind, |load| load.rate / 1e3)).to_string(),
-                format!("{:.2}", Spread::of(of(kind, |load| load.median))),
-                format!("{:.2}", Spread::of(of(kind, |load| load.p99))),
+                Spread::of(of(fleet, |load| load.rate / 1e3)).to_string(),
+                format!("{:.2}", Spread::of(of(fleet, |load| load.median))),
+                format!("{:.2}", Spread::of(of(fleet, |load| load.p99))),
                 ratio(|load| load.rate),
                 ratio(|load| load.p99),
             ]);
@@ -108,8 +110,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn start(kind: Kind, redis: &Redis) -> Result<Self, Failure> {
-        let name = kind.to_possible_value().ok_or("a kind without a name")?;
+    fn start(limiter: ReplicaLimiter, redis: &Redis) -> Result<Self, Failure> {
+        let name = limiter.to_possible_value().ok_or("a limiter without a name")?;
         let url = redis.url();
         let args = ["replica", name.get_name(), "--redis", &url];
         let servers: Vec<_> = (0..3).map(|_| Server::start(&args)).collect::<Result<_, _>>()?;
@@ -128,15 +130,15 @@ impl Fleet {
 }
 
 /// A replica.
-pub(crate) async fn app(kind: Kind, redis: &str) -> Result<Router, Failure> {
+pub(crate) async fn app(limiter: ReplicaLimiter, redis: &str) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
     let store = RedisStore::builder(redis)?.timeout(Duration::from_secs(5));
-    let store = match kind {
-        Kind::Bare => return Ok(router.with_state(())),
-        Kind::LeanScript => return crate::redis::limited(router, redis).await,
+    let store = match limiter {
+        ReplicaLimiter::Bare => return Ok(router.with_state(())),
+        ReplicaLimiter::LeanScript => return crate::redis::limited(router, redis).await,
         // A call per request.
-        Kind::ScriptEach => store.max_batch(1).max_calls(1 << 16),
-        Kind::Tollgate => store,
+        ReplicaLimiter::ScriptEach => store.max_batch(1).max_calls(1 << 16),
+        ReplicaLimiter::Tollgate => store,
     };
     let policy = crate::redis::bucket("global", 1)?;
     let layer = RateLimitLayer::builder(store.connect()?).limit(Limit::global(policy)).build()?;

@@ -36,7 +36,7 @@ use self::files::FileError;
 use self::plan::Plan;
 use self::problem::{Checked, Problems, Reported};
 use self::tables::File;
-use self::typed::{Input, Kind as _};
+use self::typed::{Input, ValueType as _};
 
 #[derive(Debug)]
 pub struct Outcome {

@@ -7,13 +7,13 @@ use std::time::Duration;
 pub struct Section {
     pub name: &'static str,
     pub doc: &'static str,
-    pub entries: &'static [Entry],
+    pub properties: &'static [Property],
     /// Mutually exclusive keys.
     pub either: &'static [&'static [&'static str]],
 }
 
 #[derive(Debug)]
-pub enum Entry {
+pub enum Property {
     Key(Field),
     Group(fn() -> &'static Section),
     Others(Others),
@@ -94,11 +94,11 @@ impl fmt::Display for Needs {
 
 impl Section {
     pub fn fields(&self) -> impl Iterator<Item = &'static Field> + use<> {
-        self.entries.iter().flat_map(|entry| -> Box<dyn Iterator<Item = &'static Field>> {
-            match entry {
-                Entry::Key(field) => Box::new(std::iter::once(field)),
-                Entry::Group(group) => Box::new(group().fields()),
-                Entry::Others(_) => Box::new(std::iter::empty()),
+        self.properties.iter().flat_map(|property| -> Box<dyn Iterator<Item = &'static Field>> {
+            match property {
+                Property::Key(field) => Box::new(std::iter::once(field)),
+                Property::Group(group) => Box::new(group().fields()),
+                Property::Others(_) => Box::new(std::iter::empty()),
             }
         })
     }
@@ -109,16 +109,16 @@ impl Section {
 
     /// Mutually exclusive keys, including those in groups.
     pub fn exclusive(&self) -> impl Iterator<Item = &'static [&'static str]> {
-        let groups = self.entries.iter().filter_map(|entry| match entry {
-            Entry::Group(group) => Some(group().either),
+        let groups = self.properties.iter().filter_map(|property| match property {
+            Property::Group(group) => Some(group().either),
             _ => None,
         });
         std::iter::once(self.either).chain(groups).flatten().copied()
     }
 
     pub fn others(&self) -> Option<&'static Others> {
-        self.entries.iter().find_map(|entry| match entry {
-            Entry::Others(others) => Some(others),
+        self.properties.iter().find_map(|property| match property {
+            Property::Others(others) => Some(others),
             _ => None,
         })
     }

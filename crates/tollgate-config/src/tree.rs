@@ -23,7 +23,7 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     Scalar(Scalar),
     List(Vec<Rc<Node>>),
-    Map(Vec<Entry>),
+    Map(Vec<Pair>),
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Scalar {
 }
 
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Pair {
     pub(super) key: String,
     pub(super) key_span: Span,
     pub(super) node: Rc<Node>,
@@ -64,8 +64,8 @@ impl Node {
 
     /// The value of a key, if this is a section with this key.
     pub(super) fn get(&self, key: &str) -> Option<&Rc<Self>> {
-        let Value::Map(entries) = &self.value else { return None };
-        entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+        let Value::Map(pairs) = &self.value else { return None };
+        pairs.iter().find(|pair| pair.key == key).map(|pair| &pair.node)
     }
 
     /// The text of a single value.
@@ -235,7 +235,7 @@ struct Frame {
 enum FrameKind {
     List(Vec<Rc<Node>>),
     Map {
-        entries: Vec<Entry>,
+        pairs: Vec<Pair>,
         /// The keys so far, because searching the list would make large maps slow.
         seen: HashSet<String>,
         key: Option<(String, Span)>,
@@ -270,14 +270,14 @@ impl Builder<'_> {
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_tag(tag.is_some(), &at);
-                let kind = FrameKind::Map { entries: Vec::new(), seen: HashSet::new(), key: None };
+                let kind = FrameKind::Map { pairs: Vec::new(), seen: HashSet::new(), key: None };
                 self.open(at, anchor, kind)
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let Frame { start, anchor, size, kind } = self.frames.pop()?;
                 let value = match kind {
                     FrameKind::List(nodes) => Value::List(nodes),
-                    FrameKind::Map { entries, .. } => Value::Map(entries),
+                    FrameKind::Map { pairs, .. } => Value::Map(pairs),
                 };
                 self.add(anchor, Node { span: start..at.end.max(start), value, size })
             }
@@ -344,9 +344,9 @@ impl Builder<'_> {
         }
         match &mut frame.kind {
             FrameKind::List(nodes) => nodes.push(node),
-            FrameKind::Map { entries, key, .. } => {
+            FrameKind::Map { pairs, key, .. } => {
                 if let Some((key, key_span)) = key.take() {
-                    entries.push(Entry { key, key_span, node });
+                    pairs.push(Pair { key, key_span, node });
                 }
             }
         }

@@ -17,12 +17,20 @@ pub struct Charge<'a> {
     pub enforce: bool,
     /// Whether this charge only queries the decision. See [`dry`](Charge::dry).
     pub dry: bool,
+    /// How long the request may queue for this charge. By default the policy's
+    /// [`max_queue_time`](Policy::max_queue_time); `None` decides the charge now.
+    pub queue: Option<Micros>,
+    /// The number of units that must remain after the charge. See
+    /// [`leaving`](Charge::leaving).
+    pub headroom: Cost,
 }
 
 impl<'a> Charge<'a> {
     /// Creates an enforced charge: if its policy denies, the request is denied.
-    pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
-        Self { policy, key, cost, enforce: true, dry: false }
+    #[inline(always)]
+    pub fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
+        let (queue, headroom) = (policy.max_queue_time(), Cost::ZERO);
+        Self { policy, key, cost, enforce: true, dry: false, queue, headroom }
     }
 
     /// Returns whether both charges take from the same quota.
@@ -46,6 +54,70 @@ impl<'a> Charge<'a> {
         self.enforce = false;
         self.dry = true;
         self
+    }
+
+    /// Allows the charge only if at least `headroom` units remain after it, for requests with a
+    /// higher priority. The charge itself takes its cost only.
+    #[must_use]
+    pub const fn leaving(mut self, headroom: Cost) -> Self {
+        self.headroom = headroom;
+        self
+    }
+
+    /// The units that must be available for this charge to be allowed.
+    #[inline(always)]
+    pub const fn required(&self) -> Cost {
+        if self.cost.get() == 0 { Cost::ZERO } else { self.cost.plus(self.headroom) }
+    }
+
+    /// Returns whether the charge is decided now and by its cost alone: it is not dry, does not
+    /// queue and leaves no headroom.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        !self.dry && self.queue.is_none() && self.headroom == Cost::ZERO
+    }
+
+    /// Adds another charge to the same quota. A shadow charge adds no cost to an enforced charge,
+    /// because a shadow policy must not cause a denial.
+    pub fn add(&mut self, other: &Self) {
+        match (self.enforce, other.enforce) {
+            (true, false) => {}
+            (false, true) => *self = *other,
+            _ => {
+                self.cost = self.cost.plus(other.cost);
+                self.headroom = self.headroom.max(other.headroom);
+                self.queue = self.queue.zip(other.queue).map(|(one, two)| one.min(two));
+            }
+        }
+    }
+}
+
+/// A [`Charge`] that outlives its request.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the fields of a charge")]
+pub struct OwnedCharge {
+    pub policy: Policy,
+    pub key: Key,
+    pub cost: Cost,
+    pub enforce: bool,
+    pub dry: bool,
+    pub queue: Option<Micros>,
+    pub headroom: Cost,
+}
+
+impl OwnedCharge {
+    /// Returns the charge.
+    pub const fn as_charge(&self) -> Charge<'_> {
+        let Self { policy, key, cost, enforce, dry, queue, headroom } = self;
+        let (cost, headroom) = (*cost, *headroom);
+        Charge { policy, key, cost, enforce: *enforce, dry: *dry, queue: *queue, headroom }
+    }
+}
+
+impl From<&Charge<'_>> for OwnedCharge {
+    fn from(charge: &Charge<'_>) -> Self {
+        let Charge { policy, key, cost, enforce, dry, queue, headroom } = *charge;
+        Self { policy: policy.clone(), key: key.clone(), cost, enforce, dry, queue, headroom }
     }
 }
 
@@ -120,7 +192,7 @@ pub struct Charged {
     pub cost: Cost,
     /// The timestamp with which the charge was recorded.
     pub charged_at: Timestamp,
-    /// When the request may continue: immediately, or later for a leaky bucket in queue mode.
+    /// When the request may continue: immediately, or later if it queues.
     pub leaves_at: Timestamp,
     /// When the key would have had its entire quota again after this charge. For a permit, when it
     /// expires. Equals `charged_at` if unknown, and then a bucket may refund fewer units.

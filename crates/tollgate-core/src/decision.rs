@@ -26,11 +26,11 @@ pub struct Decision {
 pub enum Outcome {
     /// The policy allowed the request and was charged.
     Allow {
-        /// How long to delay the request before it continues. Zero except for a leaky bucket in
-        /// queue mode.
+        /// How long to delay the request before it continues. Zero unless the policy queues.
         delay: Micros,
         /// The timestamp with which the charge was recorded: the store's time, or the last instant
-        /// seen for this key if the clock has stepped back since.
+        /// seen for this key if that is later. It is later if requests queue for the key, or if the
+        /// clock has stepped back.
         charged_at: Timestamp,
         /// How much a bucket that drains continuously has refunded so far, on its own scale. A
         /// receipt needs it to determine what can still be refunded. Zero for other algorithms.
@@ -84,6 +84,42 @@ impl Decision {
             Outcome::Allow { delay, .. } => delay,
             _ => Micros::ZERO,
         }
+    }
+
+    /// Returns the first instant at which a request with this decision may leave if it queues: not
+    /// before the requests that were charged before it. `None` if it can never be allowed.
+    pub fn leaves_at(&self, now: Timestamp) -> Option<Timestamp> {
+        match self.outcome {
+            Outcome::Allow { charged_at, .. } => Some(charged_at.max(now)),
+            Outcome::Deny { retry_after } => Some(now + retry_after),
+            Outcome::ExceedsCapacity => None,
+            Outcome::WouldAllow | Outcome::Undecided => Some(now),
+        }
+    }
+
+    /// Returns the decision for a charge that queues for `delay`, given the decision at the end of
+    /// this time. `queue` is the longest time.
+    #[must_use]
+    pub fn queued(self, delay: Micros, queue: Micros) -> Self {
+        let after = |span: Micros| Micros::new(span.get().saturating_add(delay.get()));
+        let reset_after = match self.reset_after {
+            Micros::ZERO => Micros::ZERO,
+            reset_after => after(reset_after),
+        };
+        let (outcome, remaining) = match self.outcome {
+            Outcome::Allow { charged_at, refunded, .. } if delay <= queue => {
+                (Outcome::Allow { delay, charged_at, refunded }, self.remaining)
+            }
+            Outcome::Allow { .. } => {
+                let retry_after = Micros::new(delay.get() - queue.get());
+                (Outcome::Deny { retry_after }, 0)
+            }
+            Outcome::Deny { retry_after } => {
+                (Outcome::Deny { retry_after: after(retry_after) }, self.remaining)
+            }
+            outcome => (outcome, self.remaining),
+        };
+        Self { outcome, remaining, reset_after, ..self }
     }
 
     /// Returns the receipt if this decision charged `charge`, which is one of a request's `charges`.

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::policy::check_share;
 use crate::{
-    BoxFuture, Charge, Cost, Decision, Key, OnStoreError, Policy, PolicyError, Receipt, Reply,
-    Settlement, Source, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, OnStoreError, OwnedCharge, Policy, PolicyError,
+    Receipt, Reply, Settlement, Source, Store, StoreError, Verdict,
 };
 
 /// A primary store, and a local store that decides while the primary store cannot. Created with
@@ -236,22 +236,16 @@ struct Request<L> {
     may_have_charged: bool,
 }
 
-/// A charge that outlives its caller.
+/// A charge, and whether the local store decides it, which depends on the error.
 #[derive(Debug)]
 struct Owned {
-    policy: Policy,
-    key: Key,
-    cost: Cost,
-    enforce: bool,
-    dry: bool,
-    /// Whether the local store decides this charge, which depends on the error.
+    charge: OwnedCharge,
     is_local: bool,
 }
 
 impl Owned {
     fn of(charge: &Charge<'_>) -> Self {
-        let Charge { policy, key, cost, enforce, dry } = *charge;
-        Self { policy: policy.clone(), key: key.clone(), cost, enforce, dry, is_local: false }
+        Self { charge: charge.into(), is_local: false }
     }
 }
 
@@ -269,27 +263,19 @@ impl<L: Store> Request<L> {
     fn call_local(&mut self, error: StoreError) -> Result<Reply<L::Future>, StoreError> {
         self.may_have_charged = error.may_have_charged();
         let mut is_closed = !error.is_outage();
-        for charge in &mut self.charges {
+        for Owned { charge, is_local } in &mut self.charges {
             let on_error = charge.policy.on_error(&error).unwrap_or(OnStoreError::Local);
-            charge.is_local = on_error == OnStoreError::Local;
+            *is_local = on_error == OnStoreError::Local;
             is_closed |= charge.enforce && on_error == OnStoreError::Closed;
         }
-        let local = || self.charges.iter().filter(|charge| charge.is_local);
+        let local = || self.charges.iter().filter(|it| it.is_local).map(|it| &it.charge);
         if is_closed || local().next().is_none() {
             return Err(error);
         }
         let policies: SmallVec<[Policy; 4]> =
             local().map(|charge| self.shares.of(&charge.policy, self.share)).collect();
-        let charges: SmallVec<[Charge<'_>; 4]> = local()
-            .zip(&policies)
-            .map(|(Owned { key, cost, enforce, dry, .. }, policy)| Charge {
-                policy,
-                key,
-                cost: *cost,
-                enforce: *enforce,
-                dry: *dry,
-            })
-            .collect();
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            local().zip(&policies).map(|(charge, policy)| share_of(charge, policy)).collect();
         if charges.iter().zip(local()).any(|(charge, whole)| exceeds_share(charge, whole, &charges))
         {
             let reason = "the request costs more than the local share of the quota";
@@ -306,7 +292,7 @@ impl<L: Store> Request<L> {
     fn complete(&self, verdict: &Verdict) -> Verdict {
         let mut decided = verdict.decisions().iter().copied();
         let decisions = self.charges.iter().map(|charge| {
-            let undecided = Decision::undecided(charge.policy.capacity());
+            let undecided = Decision::undecided(charge.charge.policy.capacity());
             if charge.is_local { decided.next().unwrap_or(undecided) } else { undecided }
         });
         let verdict = Verdict::new(verdict.is_admitted(), verdict.decided_at(), decisions);
@@ -314,13 +300,22 @@ impl<L: Store> Request<L> {
     }
 }
 
+/// The charge to the local share of its policy, of which it leaves as large a part.
+fn share_of<'a>(whole: &'a OwnedCharge, policy: &'a Policy) -> Charge<'a> {
+    let headroom = u128::from(whole.headroom.get()) * u128::from(policy.capacity());
+    let headroom = headroom / u128::from(whole.policy.capacity());
+    let headroom = Cost::new(u64::try_from(headroom).unwrap_or(u64::MAX));
+    Charge { policy, headroom, ..whole.as_charge() }
+}
+
 /// Whether a request exceeds the share of a quota, but not the `whole` quota.
 ///
 /// The primary store can allow such a request after the outage. It therefore fails instead of being
 /// denied forever, and the local store must not count it as a strike.
-fn exceeds_share(charge: &Charge<'_>, whole: &Owned, charges: &[Charge<'_>]) -> bool {
+fn exceeds_share(charge: &Charge<'_>, whole: &OwnedCharge, charges: &[Charge<'_>]) -> bool {
     let same = |other: &&Charge<'_>| other.enforce && other.shares_quota_with(charge);
-    let total = charges.iter().filter(same).fold(Cost::ZERO, |sum, it| sum.plus(it.cost)).get();
+    let total = charges.iter().filter(same).fold(Cost::ZERO, |sum, it| sum.plus(it.cost));
+    let total = total.plus(charge.headroom).get();
     charge.enforce && total > charge.policy.capacity() && total <= whole.policy.capacity()
 }
 

@@ -73,7 +73,7 @@ macro_rules! debug_as_display {
 
 pub use any_store::AnyStore;
 pub use calendar::{Calendar, CalendarError, Period};
-pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
+pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};
 pub use cost::{Cost, NegativeCost};
 pub use decision::{Decision, Outcome, Source, Verdict};
 #[cfg(feature = "std")]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Micros, OnStoreError, Policy, StoreError};
+use tollgate_core::{Charge, Cost, Micros, OnStoreError, Policy, StoreError};
 
 use crate::applied::{AppliedLimit, TierIndex};
 
@@ -76,19 +76,31 @@ pub struct Limit {
     pub mode: Mode,
     /// Which charges are corrected after the request.
     pub corrects: Corrects,
+    /// The percentage of the quota that a request must leave, for requests with a higher priority
+    /// under the same policy.
+    pub headroom_percent: u8,
 }
 
 impl Limit {
     /// Creates a limit that rejects, without tiers.
     pub fn new(policy: Policy) -> Self {
         let (mode, corrects) = (Mode::Reject, Corrects::default());
-        Self { policy, in_tiers: Box::default(), mode, corrects }
+        Self { policy, in_tiers: Box::default(), mode, corrects, headroom_percent: 0 }
     }
 
     /// Sets what happens to a request beyond the quota.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
+    }
+
+    /// Returns the units that a request must leave under a policy.
+    #[inline(always)]
+    fn headroom(&self, policy: &Policy) -> Cost {
+        if self.headroom_percent == 0 {
+            return Cost::ZERO;
+        }
+        Cost::new((policy.capacity() * u64::from(self.headroom_percent)).div_ceil(100))
     }
 
     /// Returns the policy in a tier. A tier without its own quota has the policy outside of tiers.
@@ -173,8 +185,8 @@ impl Limits {
     pub fn charge<'a>(&'a self, applied: &'a AppliedLimit) -> Charge<'a> {
         let limit = self.of(applied);
         let policy = limit.policy_in(applied.tier);
-        let AppliedLimit { key, cost, .. } = applied;
-        Charge { policy, key, cost: *cost, enforce: limit.mode.enforces(), dry: false }
+        let charge = Charge::new(policy, &applied.key, applied.cost);
+        Charge { enforce: limit.mode.enforces(), ..charge.leaving(limit.headroom(policy)) }
     }
 
     /// Returns the charges to the store.
@@ -202,8 +214,8 @@ impl Limits {
     /// request however many units remain, so waiting does not help.
     pub(crate) fn never_pass(&self, applied: &[AppliedLimit]) -> bool {
         let exceeds = |applied: &AppliedLimit| {
-            let Charge { policy, cost, enforce, .. } = self.charge(applied);
-            enforce && cost.get() > policy.capacity()
+            let charge = self.charge(applied);
+            charge.enforce && charge.required().get() > charge.policy.capacity()
         };
         applied.iter().any(exceeds)
     }

@@ -76,7 +76,7 @@ macro_rules! any_table {
             }
 
             /// The state of `key`, converted to `rule`, unless it is as good as unused.
-            pub(crate) fn read_as<R: Kind>(
+            pub(crate) fn read_as<R: StoredRule>(
                 &self,
                 rule: &R,
                 hash: u64,
@@ -97,7 +97,7 @@ macro_rules! any_table {
             $($rule(<$rule as Rule>::State)),*
         }
 
-        $(impl Kind for $rule {
+        $(impl StoredRule for $rule {
             #[inline]
             fn table(any: &AnyTable) -> Option<&Table<Self>> {
                 if let AnyTable::$rule(table) = any { Some(table) } else { None }
@@ -141,14 +141,14 @@ macro_rules! with_table {
 pub(crate) use with_table;
 
 /// A rule with access to its variants of [`AnyTable`] and [`AnyState`].
-pub(crate) trait Kind: Rule {
+pub(crate) trait StoredRule: Rule {
     fn table(any: &AnyTable) -> Option<&Table<Self>>;
     fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>>;
     fn state(any: &AnyState) -> Option<&Self::State>;
     fn state_mut<'a>(&self, any: &'a mut AnyState) -> Option<&'a mut Self::State>;
     fn wrap(&self, state: Self::State) -> AnyState;
 
-    /// Like [`state`](Kind::state), for a rule whose type is not known by name.
+    /// Like [`state`](StoredRule::state), for a rule whose type is not known by name.
     fn state_of<'a>(&self, any: &'a AnyState) -> Option<&'a Self::State> {
         Self::state(any)
     }

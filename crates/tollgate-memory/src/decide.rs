@@ -19,16 +19,47 @@ struct Sum<'a> {
 /// A request's sums, and the index into them for each charge.
 type Sums<'a> = (SmallVec<[Sum<'a>; 4]>, SmallVec<[usize; 4]>);
 
-/// A shard's entry, and the cost that the request charges to it.
+/// A shard's entry, and what the request charges to it in all.
 struct Taken<'a> {
     seat: Seat<'a>,
     shard: usize,
-    cost: Cost,
-    enforce: bool,
-    /// Whether the entry belongs to a penalty, which is only assessed, never charged.
-    is_penalty: bool,
-    dry: bool,
+    charge: Charge<'a>,
     decision: Decision,
+}
+
+impl Taken<'_> {
+    /// Decides the charge as at an instant, without making it.
+    fn assess(&self, shards: &mut Locked<'_>, at: Timestamp, now: Timestamp) -> Decision {
+        let shard = shards.of(self.shard);
+        let decision = shard.assess(&self.seat, self.charge.required(), at, now);
+        if self.charge.headroom == Cost::ZERO || !decision.allows() {
+            return decision;
+        }
+        shard.assess(&self.seat, self.charge.cost, at, now)
+    }
+
+    /// The decision on an allowed charge that is not made: the units that remain without it.
+    fn untouched(&self, shards: &mut Locked<'_>, now: Timestamp) -> Decision {
+        let untouched = shards.of(self.shard).assess(&self.seat, Cost::ZERO, now, now);
+        Decision { outcome: Outcome::WouldAllow, ..untouched }
+    }
+
+    /// The first instant at which the charge may leave the queue, if it queues.
+    fn leaves_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.charge.queue.and_then(|_| self.decision.leaves_at(now))
+    }
+
+    /// Decides a charge that queues until the request leaves.
+    fn queue(&mut self, shards: &mut Locked<'_>, leaves_at: Timestamp, now: Timestamp) {
+        let Some(queue) = self.charge.queue else { return };
+        // A shadow policy delays no request, but its own requests still follow one another.
+        let own = self.leaves_at(now).filter(|_| !self.charge.enforce);
+        let leaves_at = leaves_at.max(own.unwrap_or(now));
+        if leaves_at > now {
+            let delay = leaves_at.since(now);
+            self.decision = self.assess(shards, leaves_at, now).queued(delay, queue);
+        }
+    }
 }
 
 impl<C: Clock> Inner<C> {
@@ -56,33 +87,36 @@ impl<C: Clock> Inner<C> {
             shards.of(sum.shard).own.table(sum.charge.policy, charges);
         }
         let (mut taken, taken_of) = seats(&sums, &mut shards, charges, now);
-        for entry in taken.iter_mut().filter(|entry| !entry.dry) {
-            entry.decision = shards.of(entry.shard).assess(&entry.seat, entry.cost, now);
+        for entry in taken.iter_mut().filter(|entry| !entry.charge.dry) {
+            entry.decision = entry.assess(&mut shards, now, now);
         }
-        let denies = |entry: &Taken<'_>| entry.enforce && entry.decision.denies();
+        let enforced = taken.iter().filter(|entry| entry.charge.enforce);
+        let leaves_at = enforced.filter_map(|entry| entry.leaves_at(now)).max().unwrap_or(now);
+        for entry in taken.iter_mut().filter(|entry| !entry.charge.dry) {
+            entry.queue(&mut shards, leaves_at, now);
+        }
+        let denies = |entry: &Taken<'_>| entry.charge.enforce && entry.decision.denies();
         let admitted = !taken.iter().any(denies);
         if !admitted {
             strike(&sums, &mut taken, &taken_of, &mut shards, now);
         }
-        for entry in taken.iter_mut().filter(|entry| !entry.dry && entry.decision.allows()) {
-            let shard = shards.of(entry.shard);
+        for entry in taken.iter_mut().filter(|it| !it.charge.dry && it.decision.allows()) {
             if !admitted {
-                // A denied request is not charged, so report the units that remain without it.
-                let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
-                entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
-            } else if let Outcome::Allow { charged_at, .. } = entry.decision.outcome
-                && entry.cost > Cost::ZERO
-                && !entry.is_penalty
+                entry.decision = entry.untouched(&mut shards, now);
+            } else if let Outcome::Allow { charged_at, delay, .. } = entry.decision.outcome
+                && entry.charge.cost > Cost::ZERO
+                && !entry.charge.policy.is_penalty()
             {
-                shard.charge(&entry.seat, entry.cost, charged_at, now);
+                let at = if entry.charge.queue.is_some() { now + delay } else { now };
+                let shard = shards.of(entry.shard);
+                shard.charge(&entry.seat, entry.charge.cost, (at, charged_at), now);
             }
         }
-        for entry in taken.iter_mut().filter(|entry| entry.dry) {
-            let shard = shards.of(entry.shard);
-            entry.decision = shard.assess(&entry.seat, entry.cost, now);
+        for entry in taken.iter_mut().filter(|entry| entry.charge.dry) {
+            entry.decision = entry.assess(&mut shards, now, now);
+            entry.queue(&mut shards, now, now);
             if entry.decision.allows() {
-                let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
-                entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
+                entry.decision = entry.untouched(&mut shards, now);
             }
         }
         for shard in shards.iter_mut() {
@@ -122,8 +156,7 @@ impl<C: Clock> Inner<C> {
                 sums.push(Sum { charge: *charge, hash, shard });
                 continue;
             };
-            let sum = &mut sums[index].charge;
-            add(&mut sum.cost, &mut sum.enforce, charge);
+            sums[index].charge.add(charge);
             sum_of.push(index);
         }
         Ok((sums, sum_of))
@@ -145,16 +178,6 @@ impl Locked<'_> {
     }
 }
 
-/// Adds a charge to an entry's other charges. A shadow charge adds no cost to an enforced charge,
-/// because a shadow policy must not cause a denial.
-fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
-    match (*enforce, charge.enforce) {
-        (true, false) => {}
-        (false, true) => (*cost, *enforce) = (charge.cost, true),
-        _ => *cost = cost.plus(charge.cost),
-    }
-}
-
 /// Adds a strike to the penalties for keys that another policy denies, and assesses these penalties
 /// again. A key in an overflow entry gets no strike, because that would block unrelated keys.
 fn strike(
@@ -167,20 +190,25 @@ fn strike(
     if !sums.iter().any(|sum| sum.charge.policy.counts_denials()) {
         return;
     }
+    let denies = |entry: &Taken<'_>| entry.charge.enforce && entry.decision.denies();
     let denied: SmallVec<[_; 4]> = sums
         .iter()
         .zip(taken_of)
         .map(|(sum, &index)| (sum.charge.key, &taken[index]))
-        .filter(|(_, entry)| entry.enforce && entry.decision.denies() && !entry.is_penalty)
+        .filter(|(_, entry)| denies(entry) && !entry.charge.policy.is_penalty())
         .map(|(key, _)| key)
         .collect();
     for (sum, &index) in sums.iter().zip(taken_of) {
         let entry = &mut taken[index];
-        let counts = !entry.dry && sum.charge.policy.counts_denials() && entry.cost > Cost::ZERO;
-        if counts && entry.seat.is_own() && denied.contains(&sum.charge.key) {
-            let shard = shards.of(entry.shard);
-            shard.strike(&entry.seat, now);
-            entry.decision = shard.assess(&entry.seat, entry.cost, now);
+        let Charge { policy, cost, dry, .. } = entry.charge;
+        if policy.counts_denials()
+            && !dry
+            && cost > Cost::ZERO
+            && entry.seat.is_own()
+            && denied.contains(&sum.charge.key)
+        {
+            shards.of(entry.shard).strike(&entry.seat, now);
+            entry.decision = entry.assess(shards, now, now);
         }
     }
 }
@@ -199,19 +227,16 @@ fn seats<'a>(
         let about = if charge.dry { Charge { cost: Cost::ZERO, ..charge } } else { charge };
         let seat = shards.of(shard).seat(&about, hash, charges, now);
         let same = |other: &Taken<'_>| {
-            let is_dry = charge.dry || other.dry;
+            let is_dry = charge.dry || other.charge.dry;
             !is_dry && other.shard == shard && other.seat.shares_entry_with(&seat)
         };
         if let Some(index) = taken.iter().position(same) {
-            let entry = &mut taken[index];
-            add(&mut entry.cost, &mut entry.enforce, &charge);
+            taken[index].charge.add(&charge);
             taken_of.push(index);
             continue;
         }
         taken_of.push(taken.len());
-        let Charge { cost, enforce, dry, .. } = charge;
-        let (is_penalty, decision) = (charge.policy.is_penalty(), Decision::undecided(0));
-        taken.push(Taken { seat, shard, cost, enforce, is_penalty, dry, decision });
+        taken.push(Taken { seat, shard, charge, decision: Decision::undecided(0) });
     }
     (taken, taken_of)
 }

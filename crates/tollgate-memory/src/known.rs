@@ -7,7 +7,7 @@ use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp};
 
 use crate::clock::Clock;
 use crate::inner::Inner;
-use crate::part::Bucket;
+use crate::policy_tables::Bucket;
 use crate::shard::Shard;
 
 /// Whether a request is admitted, its decisions, and their time.
@@ -18,7 +18,7 @@ impl<C: Clock> Inner<C> {
     ///
     /// Returns `None` without changing state if the request needs [`decide_all`](Self::decide_all).
     /// This is the case if a key is new, if two charges have the same policy and may have to be
-    /// summed, if a denial may cause a strike, or if a charge is dry.
+    /// summed, if a denial may cause a strike, or if a charge is dry, queues or leaves headroom.
     // Always inlined: a returned decision would be written and then immediately read at a different
     // width, which stalls the processor and takes a quarter of the total time.
     #[inline(always)]
@@ -26,33 +26,33 @@ impl<C: Clock> Inner<C> {
         &self,
         charges: &[Charge<'_>; N],
     ) -> Option<Decided<N>> {
-        let is_special = |it: &Charge<'_>| it.dry || (N > 1 && it.policy.counts_denials());
+        let is_special = |it: &Charge<'_>| !it.is_plain() || (N > 1 && it.policy.counts_denials());
         if charges.iter().any(is_special) || may_repeat_a_policy(charges) {
             return None;
         }
-        let places = charges.each_ref().map(|charge| self.locate(charge.policy, charge.key));
+        let located = charges.each_ref().map(|charge| self.locate(charge.policy, charge.key));
         // Reading the clock takes as long as the lock, and the processor does both at once.
         let read = self.clock.now();
-        let mut shards = self.lock(places.map(|(_, shard)| shard));
+        let mut shards = self.lock(located.map(|(_, shard)| shard));
         let now = shards.enter(read, &self.clock);
         let mut decisions = [const { Decision::undecided(0) }; N];
         let mut buckets = [Bucket::default(); N];
         let mut admitted = true;
         let last = N - 1;
         for n in 0..last {
-            let part = &shards.of(n).own;
-            (buckets[n], decisions[n]) = part.assess(&charges[n], places[n].0, now)?;
+            let tables = &shards.of(n).own;
+            (buckets[n], decisions[n]) = tables.assess(&charges[n], located[n].0, now)?;
             admitted &= decisions[n].allows() || !charges[n].enforce;
         }
         if admitted {
-            // The others admit the request, so the last may be charged when it is assessed.
-            let part = &mut shards.of_mut(last).own;
-            decisions[last] = part.decide(&charges[last], places[last].0, now)?;
+            // The others admit the request, so the last may be charged when it is locked.
+            let tables = &mut shards.of_mut(last).own;
+            decisions[last] = tables.decide(&charges[last], located[last].0, now)?;
             admitted = decisions[last].allows() || !charges[last].enforce;
         }
         if N > 1 && !admitted {
-            let parts = array::from_fn(|n| (shards.of(n), places[n].0));
-            return Some((false, deny(charges, parts, now)?, now));
+            let locked = array::from_fn(|n| (shards.of(n), located[n].0));
+            return Some((false, deny(charges, locked, now)?, now));
         }
         for n in 0..last {
             if decisions[n].allows() && charges[n].cost > Cost::ZERO {
@@ -119,11 +119,11 @@ const OWNED: &str = "an owner holds its shard's guard";
 #[inline(never)]
 fn deny<const N: usize>(
     charges: &[Charge<'_>; N],
-    places: [(&Shard, u64); N],
+    located: [(&Shard, u64); N],
     now: Timestamp,
 ) -> Option<[Decision; N]> {
     let mut decisions = [const { Decision::undecided(0) }; N];
-    for ((decision, charge), (shard, hash)) in decisions.iter_mut().zip(charges).zip(places) {
+    for ((decision, charge), (shard, hash)) in decisions.iter_mut().zip(charges).zip(located) {
         (_, *decision) = shard.own.assess(charge, hash, now)?;
         if decision.allows() {
             let untouched = Charge { cost: Cost::ZERO, ..*charge };

@@ -28,7 +28,7 @@ mod clock;
 mod decide;
 mod inner;
 mod known;
-mod part;
+mod policy_tables;
 mod settle;
 mod settled;
 mod shard;

@@ -4,8 +4,8 @@ use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Receipt, Timestamp, with_rule};
 
-use crate::any_table::Kind;
-use crate::part::{EntryKey, Part, Place};
+use crate::any_table::StoredRule;
+use crate::policy_tables::{EntryKey, PolicyTables, StateLocation};
 use crate::versions::Change;
 
 /// A part of the keys, with its own lock and bounds.
@@ -20,8 +20,8 @@ use crate::versions::Change;
 pub(crate) struct Shard {
     /// The time of the last operation.
     last: Timestamp,
-    pub(crate) own: Part,
-    shared: Part,
+    pub(crate) own: PolicyTables,
+    shared: PolicyTables,
     bounds: Bounds,
     /// The room that the current request has reserved for new states.
     reserved: Bounds,
@@ -42,7 +42,7 @@ pub(crate) struct Bounds {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat<'a> {
     entry_key: EntryKey<'a>,
-    place: Place,
+    location: StateLocation,
     /// Whether this is the overflow entry.
     shared: bool,
     /// The key, if it has a state under another version but uses the overflow entry.
@@ -58,11 +58,11 @@ const SWEEP_WHEN_FULL: usize = 32;
 
 impl Shard {
     pub(crate) fn new(bounds: Bounds, hasher: &RandomState) -> Self {
-        let part = || Part::new(hasher.clone());
+        let tables = || PolicyTables::new(hasher.clone());
         Self {
             last: Timestamp::EPOCH,
-            own: part(),
-            shared: part(),
+            own: tables(),
+            shared: tables(),
             bounds,
             reserved: Bounds::default(),
             reserved_states: 0,
@@ -93,35 +93,35 @@ impl Shard {
     ) -> Seat<'a> {
         let Charge { policy, key, .. } = *charge;
         let entry_key = EntryKey { policy, key, hash, table: self.own.table(policy, charges) };
-        let mut place = self.own.find(entry_key);
-        if let Place::Moved { from } = place
+        let mut location = self.own.find(entry_key);
+        if let StateLocation::Moved { from } = location
             && self.own.may_forget(from, entry_key, now)
         {
             // The result must be the same as if this key had already been swept.
             self.own.forget_in(from, entry_key);
-            place = Place::New;
+            location = StateLocation::New;
         }
         // Check all overflow entries for removal. There are few.
         self.shared.sweep(usize::MAX, now);
-        let has_state = place == Place::Here || self.has_version(entry_key);
-        let is_new = place == Place::New;
+        let has_state = location == StateLocation::Here || self.has_version(entry_key);
+        let is_new = location == StateLocation::New;
         // A known key may need room for another state.
         let fits = has_state
             || (is_new || !self.may_have_overflowed(policy))
-                && self.makes_room(entry_key, place, now);
+                && self.makes_room(entry_key, location, now);
         if fits {
             if !has_state {
-                self.reserved.keys += usize::from(place == Place::New);
-                self.reserved.bytes += self.own.bytes_of(entry_key, place, self.reserved_states);
+                self.reserved.keys += usize::from(location == StateLocation::New);
+                self.reserved.bytes += self.own.bytes_of(entry_key, location, self.reserved_states);
                 self.reserved_states += 1;
             }
-            return Seat { entry_key, place, shared: false, known: None };
+            return Seat { entry_key, location, shared: false, known: None };
         }
         self.overflowed += u64::from(charge.cost > Cost::ZERO);
         let known = (!is_new).then_some(entry_key);
         let table = self.shared.table(policy, charges);
         let entry_key = EntryKey { policy, key: &SHARED, hash: self.shared.hash(&SHARED), table };
-        Seat { entry_key, place: self.shared.find(entry_key), shared: true, known }
+        Seat { entry_key, location: self.shared.find(entry_key), shared: true, known }
     }
 
     /// Clears the current request's reservations.
@@ -143,20 +143,25 @@ impl Shard {
     }
 
     /// Whether there is room for the state, removing expired keys first if necessary.
-    fn makes_room(&mut self, entry_key: EntryKey<'_>, place: Place, now: Timestamp) -> bool {
-        if !self.has_room(entry_key, place) {
+    fn makes_room(
+        &mut self,
+        entry_key: EntryKey<'_>,
+        location: StateLocation,
+        now: Timestamp,
+    ) -> bool {
+        if !self.has_room(entry_key, location) {
             self.own.sweep(SWEEP_WHEN_FULL, now);
             self.own.shrink();
         }
-        self.has_room(entry_key, place)
+        self.has_room(entry_key, location)
     }
 
-    fn has_room(&self, entry_key: EntryKey<'_>, place: Place) -> bool {
-        let keys = usize::from(place == Place::New);
+    fn has_room(&self, entry_key: EntryKey<'_>, location: StateLocation) -> bool {
+        let keys = usize::from(location == StateLocation::New);
         self.own.keys() + self.reserved.keys + keys <= self.bounds.keys
             && self.own.bytes()
                 + self.reserved.bytes
-                + self.own.bytes_of(entry_key, place, self.reserved_states)
+                + self.own.bytes_of(entry_key, location, self.reserved_states)
                 <= self.bounds.bytes
     }
 
@@ -164,15 +169,15 @@ impl Shard {
     /// state: the current version, or the version under which it has been charged.
     pub(crate) fn debtor<'a>(&'a self, seat: &Seat<'a>, now: Timestamp) -> Option<&'a Policy> {
         let policy = seat.entry_key.policy;
-        match seat.place {
+        match seat.location {
             _ if seat.shared => None,
-            Place::Here => Some(policy),
-            Place::Moved { from } if self.own.is_fresh(from, seat.entry_key, now) => None,
-            Place::Moved { from } => Some(self.own.policy(from)),
-            Place::Versions => {
+            StateLocation::Here => Some(policy),
+            StateLocation::Moved { from } if self.own.is_fresh(from, seat.entry_key, now) => None,
+            StateLocation::Moved { from } => Some(self.own.policy(from)),
+            StateLocation::Versions => {
                 self.own.versions(seat.entry_key).map(|entry| entry.debtor(policy, now))
             }
-            Place::New => None,
+            StateLocation::New => None,
         }
     }
 
@@ -181,14 +186,16 @@ impl Shard {
     pub(crate) fn identifies(&self, seat: &Seat<'_>, receipt: &Receipt) -> bool {
         let charged_at = receipt.charged.charged_at;
         let in_flight = receipt.policy.is_concurrency();
-        let part = self.part(seat);
-        match seat.place {
+        let tables = self.tables(seat);
+        match seat.location {
             _ if seat.shared && !in_flight => false,
-            Place::Here => part.identifies(seat.entry_key.table, seat.entry_key, charged_at),
-            Place::Moved { from } => part.identifies(from, seat.entry_key, charged_at),
+            StateLocation::Here => {
+                tables.identifies(seat.entry_key.table, seat.entry_key, charged_at)
+            }
+            StateLocation::Moved { from } => tables.identifies(from, seat.entry_key, charged_at),
             // Each version decides for itself.
-            Place::Versions => true,
-            Place::New => false,
+            StateLocation::Versions => true,
+            StateLocation::New => false,
         }
     }
 
@@ -197,31 +204,38 @@ impl Shard {
         self.own.reset(policy, key, now);
     }
 
-    /// Returns the decision on `cost`, without charging it.
-    pub(crate) fn assess(&self, seat: &Seat<'_>, cost: Cost, now: Timestamp) -> Decision {
-        with_rule!(seat.entry_key.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
+    /// Returns the decision that would be made on `cost` at `at`, without charging it.
+    pub(crate) fn assess(
+        &self,
+        seat: &Seat<'_>,
+        cost: Cost,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Decision {
+        with_rule!(seat.entry_key.policy.rule(), rule => self.assess_as(rule, seat, cost, at, now))
     }
 
-    fn assess_as<R: Kind>(
+    fn assess_as<R: StoredRule>(
         &self,
         rule: &R,
         seat: &Seat<'_>,
         cost: Cost,
+        at: Timestamp,
         now: Timestamp,
     ) -> Decision {
-        let assess = |state: &R::State| rule.assess(rule.refresh(state, now), now, cost);
-        match self.part(seat).state::<R>(seat.entry_key) {
+        let assess = |state: &R::State| rule.assess(rule.refresh(state, at), at, cost);
+        match self.tables(seat).state::<R>(seat.entry_key) {
             Some(state) => assess(state),
             None => assess(&self.inherited_state(rule, seat, now)),
         }
     }
 
-    /// Charges a cost that was assessed as allowed, and counts from `charged_at` on.
+    /// Charges a cost that was assessed as allowed at `at`, and counts from `charged_at` on.
     pub(crate) fn charge(
         &mut self,
         seat: &Seat<'_>,
         cost: Cost,
-        charged_at: Timestamp,
+        (at, charged_at): (Timestamp, Timestamp),
         now: Timestamp,
     ) {
         if let Some(known) = seat.known {
@@ -229,7 +243,7 @@ impl Shard {
             // in the key's own states.
             self.own.void(known, now.max(charged_at));
         }
-        self.change(seat, Change::Charge(cost), now);
+        self.change(seat, Change::Charge(cost, at), now);
     }
 
     /// Adds a strike to a penalty.
@@ -239,15 +253,16 @@ impl Shard {
 
     /// Changes a key's state. Returns the number of units charged or refunded.
     pub(crate) fn change(&mut self, seat: &Seat<'_>, change: Change, now: Timestamp) -> u64 {
-        let Seat { entry_key, place, .. } = *seat;
+        let Seat { entry_key, location, .. } = *seat;
         let policy = entry_key.policy;
-        let has_versions = match place {
-            Place::Here | Place::New => false,
-            Place::Moved { .. } => !policy.is_concurrency(),
-            Place::Versions => true,
+        let has_versions = match location {
+            StateLocation::Here | StateLocation::New => false,
+            StateLocation::Moved { .. } => !policy.is_concurrency(),
+            StateLocation::Versions => true,
         };
         if has_versions
-            && let Some(units) = self.part_mut(seat).change_versions(entry_key, place, change, now)
+            && let Some(units) =
+                self.tables_mut(seat).change_versions(entry_key, location, change, now)
         {
             return units;
         }
@@ -256,14 +271,14 @@ impl Shard {
                 (change.apply(rule, state, now), rule.restart_refunds(state))
             });
             if restarts {
-                self.part_mut(seat).void(entry_key, now);
+                self.tables_mut(seat).void(entry_key, now);
             }
             units
         })
     }
 
     /// Changes a key's state in its policy's table, where it is inserted if necessary.
-    pub(crate) fn change_with<R: Kind, T>(
+    pub(crate) fn change_with<R: StoredRule, T>(
         &mut self,
         rule: &R,
         seat: &Seat<'_>,
@@ -271,29 +286,34 @@ impl Shard {
         change: impl FnOnce(&mut R::State) -> T,
     ) -> T {
         // If the state has been swept since it was found, the key is new.
-        if let Some(state) = self.part_mut(seat).state_mut::<R>(seat.entry_key) {
+        if let Some(state) = self.tables_mut(seat).state_mut::<R>(seat.entry_key) {
             return change(state);
         }
         let mut state = self.inherited_state(rule, seat, now);
         let result = change(&mut state);
-        self.part_mut(seat).put::<R>(seat.entry_key, seat.place, state, now);
+        self.tables_mut(seat).put::<R>(seat.entry_key, seat.location, state, now);
         result
     }
 
     /// Returns the state for a key that is not in its policy's table: converted from another
     /// version, copied from the overflow entry, or unused.
-    fn inherited_state<R: Kind>(&self, rule: &R, seat: &Seat<'_>, now: Timestamp) -> R::State {
+    fn inherited_state<R: StoredRule>(
+        &self,
+        rule: &R,
+        seat: &Seat<'_>,
+        now: Timestamp,
+    ) -> R::State {
         let EntryKey { policy, key, hash, .. } = seat.entry_key;
-        let found = self.part(seat).read(rule, policy, hash, key, now);
+        let found = self.tables(seat).read(rule, policy, hash, key, now);
         let shared = || self.shared.read(rule, policy, self.shared.hash(&SHARED), &SHARED, now);
         found.or_else(shared).unwrap_or_else(|| rule.fresh())
     }
 
-    fn part(&self, seat: &Seat<'_>) -> &Part {
+    fn tables(&self, seat: &Seat<'_>) -> &PolicyTables {
         if seat.shared { &self.shared } else { &self.own }
     }
 
-    fn part_mut(&mut self, seat: &Seat<'_>) -> &mut Part {
+    fn tables_mut(&mut self, seat: &Seat<'_>) -> &mut PolicyTables {
         if seat.shared { &mut self.shared } else { &mut self.own }
     }
 }

@@ -191,8 +191,8 @@ mod tests {
                     // New keys, known keys, and a single key take different paths.
                     [&both[..], &both[..], &[charge(0)]].map(|charges| {
                         let verdict = store.0.decide(charges).unwrap();
-                        let place = charges.iter().position(|it| it.policy.name() == "one");
-                        (verdict.decided_at(), verdict.decisions()[place.unwrap()].remaining)
+                        let index = charges.iter().position(|it| it.policy.name() == "one");
+                        (verdict.decided_at(), verdict.decisions()[index.unwrap()].remaining)
                     })
                 })
             });

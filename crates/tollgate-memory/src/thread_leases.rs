@@ -171,9 +171,9 @@ impl<C: Clock> ThreadLeases<C> {
             let verdict = self.decide_one(charge, charge.cost)?;
             if blocks.len() < MAX_BLOCKS
                 && verdict.is_admitted()
-                && let Entry::Vacant(place) = blocks.entry(hash, is_for, |block| block.hash)
+                && let Entry::Vacant(vacant) = blocks.entry(hash, is_for, |block| block.hash)
             {
-                place.insert(Block {
+                vacant.insert(Block {
                     generation,
                     policy: charge.policy.clone(),
                     key: charge.key.clone(),

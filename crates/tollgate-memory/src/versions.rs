@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tollgate_core::algorithm::{Rule, converted};
 use tollgate_core::{Charged, Cost, Key, Micros, Policy, Timestamp, with_rule};
 
-use crate::any_table::{AnyState, Kind};
+use crate::any_table::{AnyState, StoredRule};
 use crate::table::NEXT;
 
 /// Keys with a state for each version of their quota, which changed while the key had units that
@@ -19,7 +19,7 @@ use crate::table::NEXT;
 /// its states are as good as unused. Most keys never do, so the tables stay small and fast.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
-    entries: HashTable<Entry>,
+    entries: HashTable<KeyVersions>,
     /// The bucket at which the next sweep starts.
     cursor: usize,
     /// The largest number of bytes that the entries may use outside the table.
@@ -28,7 +28,7 @@ pub(crate) struct Versions {
 
 /// A key's versions, oldest first, with at least one version.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct KeyVersions {
     key: Key,
     versions: SmallVec<[Version; 2]>,
 }
@@ -47,7 +47,8 @@ pub(crate) struct Version {
 /// A change to a key's state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    Charge(Cost),
+    /// A charge, and the instant from which it counts: later than now if the request queues.
+    Charge(Cost, Timestamp),
     Owe(u64),
     GiveBack(Charged, u64),
 }
@@ -60,8 +61,8 @@ impl Change {
     /// charged or refunded.
     pub(crate) fn apply<R: Rule>(self, rule: &R, state: &mut R::State, now: Timestamp) -> u64 {
         match self {
-            Self::Charge(cost) => {
-                rule.charge(state, now, cost);
+            Self::Charge(cost, at) => {
+                rule.charge(state, at, cost);
                 cost.get()
             }
             Self::Owe(units) => rule.owe(state, units, now),
@@ -79,11 +80,11 @@ impl Versions {
         self.entries.allocation_size() + self.promised
     }
 
-    pub(crate) fn find(&self, hash: u64, key: &Key, policy: &Policy) -> Option<&Entry> {
+    pub(crate) fn find(&self, hash: u64, key: &Key, policy: &Policy) -> Option<&KeyVersions> {
         self.entries.find(hash, |entry| entry.is_of(key, policy))
     }
 
-    /// Changes a key's states, see [`Entry::change`]. `None` if the key is not here.
+    /// Changes a key's states, see [`KeyVersions::change`]. `None` if the key is not here.
     pub(crate) fn change(
         &mut self,
         hash: u64,
@@ -121,14 +122,14 @@ impl Versions {
 
     /// Inserts a key that had this version until now.
     pub(crate) fn insert(&mut self, hash: u64, key: Key, first: Version, hasher: &RandomState) {
-        let entry = Entry { key, versions: SmallVec::from_iter([first]) };
+        let entry = KeyVersions { key, versions: SmallVec::from_iter([first]) };
         self.promised += entry.promise();
         self.entries.insert_unique(hash, entry, |entry| hasher.hash_one(&entry.key));
     }
 
     /// Returns the bytes that another key would take after `reserved` other keys.
     pub(crate) fn bytes_of_one_more(&self, key: &Key, reserved: usize) -> usize {
-        let growth = self.entries.allocation_size().max(8 * size_of::<Entry>());
+        let growth = self.entries.allocation_size().max(8 * size_of::<KeyVersions>());
         let is_full = self.entries.len() + reserved >= self.entries.capacity();
         SPILLED + key.heap_bytes() + if is_full { growth } else { 0 }
     }
@@ -163,7 +164,7 @@ pub(crate) fn heap_bytes(policy: &Policy) -> usize {
     with_rule!(policy.rule(), rule => rule.max_heap_bytes())
 }
 
-impl Entry {
+impl KeyVersions {
     /// Returns the largest number of bytes that the entry may use outside the table.
     fn promise(&self) -> usize {
         let states = self.versions.iter().map(|version| heap_bytes(&version.policy));
@@ -200,7 +201,12 @@ impl Entry {
     }
 
     /// Returns the state under `policy`: its own, a converted state, or an unused state.
-    pub(crate) fn read<R: Kind>(&self, rule: &R, policy: &Policy, now: Timestamp) -> R::State {
+    pub(crate) fn read<R: StoredRule>(
+        &self,
+        rule: &R,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> R::State {
         let own = self.own(policy).map(|index| &self.versions[index]);
         if let Some(state) = own.and_then(|version| R::state(&version.state)) {
             return state.clone();
@@ -214,7 +220,7 @@ impl Entry {
     fn change(&mut self, policy: &Policy, change: Change, now: Timestamp) -> u64 {
         let own = match change {
             Change::GiveBack(..) => self.own(policy),
-            Change::Charge(_) | Change::Owe(_) => Some(self.add(policy, now)),
+            Change::Charge(..) | Change::Owe(_) => Some(self.add(policy, now)),
         };
         let mut changed = 0;
         for (index, version) in self.versions.iter_mut().enumerate() {
@@ -227,8 +233,8 @@ impl Entry {
                     let elsewhere = Change::GiveBack(charged.elsewhere(), units);
                     changed = changed.max(version.change(elsewhere, now));
                 }
-                Change::Charge(cost) => {
-                    version.count(cost.get(), now);
+                Change::Charge(cost, at) => {
+                    version.count(cost.get(), at);
                 }
                 Change::Owe(units) if version.count(units, now) => changed = units,
                 Change::Owe(_) => {}
@@ -251,7 +257,7 @@ impl Entry {
             return own;
         }
         let state =
-            with_rule!(policy.rule(), rule => Kind::wrap(rule, self.read(rule, policy, now)));
+            with_rule!(policy.rule(), rule => StoredRule::wrap(rule, self.read(rule, policy, now)));
         // A charge at the same instant as an earlier charge cannot be told apart.
         let after = |from: &Version| now.max(from.since + NEXT).max(from.counts_from() + NEXT);
         let since = self.source(now).map_or(voided, after);
@@ -268,7 +274,7 @@ impl Entry {
         self.versions.truncate(1);
         for version in &mut self.versions {
             version.state =
-                with_rule!(version.policy.rule(), rule => Kind::wrap(rule, rule.fresh()));
+                with_rule!(version.policy.rule(), rule => StoredRule::wrap(rule, rule.fresh()));
             version.since = version.since.max(now + NEXT);
         }
     }
@@ -282,7 +288,7 @@ impl Entry {
 macro_rules! with_version {
     ($version:expr, $rule:ident, $state:ident => $body:expr) => {
         with_rule!($version.policy.rule(), $rule => {
-            let $state = Kind::state_mut($rule, &mut $version.state);
+            let $state = StoredRule::state_mut($rule, &mut $version.state);
             $state.map(|$state| $body)
         })
     };
@@ -291,13 +297,13 @@ macro_rules! with_version {
 impl Version {
     fn is_fresh(&self, now: Timestamp) -> bool {
         with_rule!(self.policy.rule(), rule => {
-            Kind::state_of(rule, &self.state).is_none_or(|state| rule.is_fresh(state, now))
+            StoredRule::state_of(rule, &self.state).is_none_or(|state| rule.is_fresh(state, now))
         })
     }
 
     fn reset_after(&self, now: Timestamp) -> Micros {
         with_rule!(self.policy.rule(), rule => {
-            let state = Kind::state_of(rule, &self.state);
+            let state = StoredRule::state_of(rule, &self.state);
             state.map(|state| rule.assess(rule.refresh(state, now), now, Cost::ZERO).reset_after)
         })
         .unwrap_or_default()
@@ -305,14 +311,14 @@ impl Version {
 
     fn counts_from(&self) -> Timestamp {
         with_rule!(self.policy.rule(), rule => {
-            Kind::state_of(rule, &self.state).map(|state| rule.counts_from(state))
+            StoredRule::state_of(rule, &self.state).map(|state| rule.counts_from(state))
         })
         .unwrap_or_default()
     }
 
-    fn read_as<R: Kind>(&self, rule: &R) -> R::State {
+    fn read_as<R: StoredRule>(&self, rule: &R) -> R::State {
         with_rule!(self.policy.rule(), from => {
-            Kind::state_of(from, &self.state).map(|state| converted(rule, from, state))
+            StoredRule::state_of(from, &self.state).map(|state| converted(rule, from, state))
         })
         .unwrap_or_else(|| rule.fresh())
     }
@@ -321,7 +327,7 @@ impl Version {
         match change {
             Change::GiveBack(charged, _) if from_start => charged.charged_at >= self.since,
             Change::GiveBack(charged, _) => charged.charged_at > self.since,
-            Change::Charge(_) | Change::Owe(_) => true,
+            Change::Charge(..) | Change::Owe(_) => true,
         }
     }
 

@@ -79,13 +79,7 @@ fn cost(
         let lines: Vec<_> = policies
             .iter()
             .zip(&names[request % keys])
-            .map(|(policy, key)| KeyedCharge {
-                key: key.as_bytes(),
-                policy,
-                cost: Cost::ONE,
-                enforce: true,
-                dry: false,
-            })
+            .map(|(policy, key)| KeyedCharge::new(key.as_bytes(), policy, Cost::ONE))
             .collect();
         batch.decide(&lines).expect("room");
     }
@@ -115,8 +109,7 @@ fn logs(client: &mut ScriptClient, entries: u64) {
     let single = |cost| {
         let mut batch = Batch::new(1);
         let cost = Cost::new(cost);
-        let line =
-            KeyedCharge { key: key.as_bytes(), policy: &policy, cost, enforce: true, dry: false };
+        let line = KeyedCharge::new(key.as_bytes(), &policy, cost);
         batch.decide(&[line]).expect("room");
         batch
     };

@@ -7,7 +7,7 @@ use std::{fmt, iter};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_core::{Cost, Key, Policy, Quota};
+use tollgate_core::{Charge, Cost, Key, Policy, Quota};
 
 use crate::connection::command::{Answer, Command, Value};
 use crate::encode::{Batch, KeyedCharge};
@@ -186,8 +186,7 @@ async fn rehearse(node: &Arc<Node>, check: &ServerCheck) -> Result<i64, Failure>
     let nonce = check.random.next();
     let (policy, state) = unused(check).ok_or_else(|| lost(&"no policy"))?;
     let mut batch = Batch::new(nonce);
-    let charge =
-        KeyedCharge { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
+    let charge = KeyedCharge::new(&state, &policy, Cost::ONE);
     batch.decide(&[charge]).map_err(|error| lost(&error))?;
     let mut forget = Batch::new(nonce);
     forget.reset(&state).map_err(|error| lost(&error))?;
@@ -207,7 +206,7 @@ async fn rehearse(node: &Arc<Node>, check: &ServerCheck) -> Result<i64, Failure>
 async fn takes_cross_slot(node: &Arc<Node>, check: &ServerCheck) -> bool {
     let Some((policy, state)) = unused(check) else { return false };
     let charge =
-        KeyedCharge { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: true };
+        KeyedCharge { key: &state, charge: Charge::new(&policy, &Key::GLOBAL, Cost::ONE).dry() };
     let mut batch = Batch::new(check.random.next());
     batch.set_cross_slot();
     if batch.decide(&[charge]).is_err() {

@@ -23,11 +23,11 @@ use crate::failure::STORE;
 use crate::future::{RedisFuture, Submitted};
 use crate::ids::Ids;
 use crate::store::RedisStore;
-use crate::ticket::{Answer, OwnedCharge, Request, Ticket};
+use crate::ticket::{Answer, NamedCharge, Request, Ticket};
 
 impl RedisStore {
     /// Decides a request with charges in several slots.
-    pub(crate) fn decide_across_slots(&self, charges: SmallVec<[OwnedCharge; 2]>) -> RedisFuture {
+    pub(crate) fn decide_across_slots(&self, charges: SmallVec<[NamedCharge; 2]>) -> RedisFuture {
         let runtime = self.0.combiner.runtime.clone();
         let deadline = self.deadline();
         let request = CrossSlot { store: self.clone(), groups: groups(self, charges), deadline };
@@ -57,12 +57,12 @@ struct CrossSlot {
 #[derive(Debug)]
 struct Group {
     slot: u16,
-    charges: SmallVec<[OwnedCharge; 2]>,
+    charges: SmallVec<[NamedCharge; 2]>,
     /// Each charge's index in the request.
     indices: SmallVec<[usize; 2]>,
 }
 
-fn groups(store: &RedisStore, charges: SmallVec<[OwnedCharge; 2]>) -> Vec<Arc<Group>> {
+fn groups(store: &RedisStore, charges: SmallVec<[NamedCharge; 2]>) -> Vec<Arc<Group>> {
     let mut groups: Vec<Group> = Vec::new();
     for (index, charge) in charges.into_iter().enumerate() {
         let slot = store.0.combiner.topology.slot(&charge.state);
@@ -88,33 +88,34 @@ impl Group {
     /// next, because its denial has charged no other key, and then the key that all requests share.
     fn rank(&self, recent: &RecentDenials) -> (bool, bool, bool, bool, u64) {
         // A penalty must see its own key's denials.
-        let is_first =
-            |it: &OwnedCharge| it.policy.counts_denials() || it.enforce && recent.has(it);
+        let is_first = |it: &NamedCharge| {
+            it.charge.policy.counts_denials() || it.charge.enforce && recent.has(it)
+        };
         let is_first = self.charges.iter().any(is_first);
-        let is_shared = self.charges.iter().any(|charge| charge.key == Key::GLOBAL);
-        let enforced = self.charges.iter().filter(|charge| charge.enforce);
-        let least = enforced.map(|charge| charge.policy.capacity()).min();
+        let is_shared = self.charges.iter().any(|charge| charge.charge.key == Key::GLOBAL);
+        let enforced = self.charges.iter().filter(|charge| charge.charge.enforce);
+        let least = enforced.map(|charge| charge.charge.policy.capacity()).min();
         (self.is_shadow(), self.queues(), !is_first, is_shared, least.unwrap_or_default())
     }
 
     fn queues(&self) -> bool {
-        self.charges.iter().any(|charge| charge.policy.queues())
+        self.charges.iter().any(|charge| charge.charge.policy.queues())
     }
 
     fn is_shadow(&self) -> bool {
-        !self.charges.iter().any(|charge| charge.enforce)
+        !self.charges.iter().any(|charge| charge.charge.enforce)
     }
 
     /// Returns the receipts for a verdict's charges. Penalties are omitted because they charge no
     /// units.
     fn receipts(&self, ids: &Ids, verdict: &Verdict) -> Vec<Receipt> {
-        let charges: Vec<_> = self.charges.iter().map(OwnedCharge::as_charge).collect();
+        let charges: Vec<_> = self.charges.iter().map(NamedCharge::as_charge).collect();
         let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));
         receipts.filter(|receipt| !receipt.policy.is_penalty()).collect()
     }
 
     fn skipped(&self) -> Decisions {
-        let limits = self.charges.iter().map(|charge| charge.policy.capacity());
+        let limits = self.charges.iter().map(|charge| charge.charge.policy.capacity());
         Decisions::of(limits.map(Decision::undecided))
     }
 }
@@ -135,7 +136,7 @@ impl Decisions {
             let mut decision = *decision;
             if matches!(decision.outcome, Outcome::Allow { .. }) {
                 decision.outcome = Outcome::WouldAllow;
-                let left = decision.remaining.saturating_add(charge.cost.get());
+                let left = decision.remaining.saturating_add(charge.charge.cost.get());
                 decision.remaining = left.min(decision.limit);
             }
             decision
@@ -192,7 +193,7 @@ impl CrossSlot {
     async fn deny(&self, before: &[Option<Verdict>], denial: &Verdict) -> Verdict {
         let denier = &self.groups[before.len()];
         for (charge, decision) in denier.charges.iter().zip(denial.decisions()) {
-            if charge.enforce && decision.denies() {
+            if charge.charge.enforce && decision.denies() {
                 self.store.0.combiner.deny_cache.recent.add(charge);
             }
         }
@@ -229,7 +230,7 @@ impl CrossSlot {
 
     /// Decides one slot's charges. It checks the deadline itself, because the slot's queue only
     /// expires requests from its head, where newer requests with later deadlines may wait.
-    async fn ask(&self, charges: SmallVec<[OwnedCharge; 2]>) -> Result<Verdict, StoreError> {
+    async fn ask(&self, charges: SmallVec<[NamedCharge; 2]>) -> Result<Verdict, StoreError> {
         let mut answer = ask(&self.store, charges, self.deadline);
         match timeout_at(self.deadline, &mut answer).await {
             Ok(answer) => answer,
@@ -250,7 +251,7 @@ impl CrossSlot {
     }
 }
 
-fn ask(store: &RedisStore, charges: SmallVec<[OwnedCharge; 2]>, deadline: Instant) -> RedisFuture {
+fn ask(store: &RedisStore, charges: SmallVec<[NamedCharge; 2]>, deadline: Instant) -> RedisFuture {
     RedisFuture(store.submit_within(deadline, NOT_REMEMBERED, Request::Decide(charges)))
 }
 

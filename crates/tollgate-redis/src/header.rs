@@ -36,7 +36,7 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
 }
 
 /// Whether a policy's state is two or three numbers, so the script's plain path can charge it.
-pub(crate) fn is_plain(policy: &Policy) -> bool {
+pub(crate) fn has_plain_state(policy: &Policy) -> bool {
     match policy.algorithm() {
         Some(Algorithm::FixedWindowCounter) => policy.quota().calendar().is_none(),
         Some(Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. }) => true,

@@ -12,35 +12,35 @@ use crate::failure::STORE;
 use crate::future::RedisFuture;
 use crate::roster::Roster;
 use crate::store::RedisStore;
-use crate::ticket::{Answer, OwnedCharge, Request};
+use crate::ticket::{Answer, NamedCharge, Request};
 
 impl Store for RedisStore {
     type Future = RedisFuture;
 
     fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
-        // A dry run may have any cost, so only Redis can answer it.
-        let is_dry = charges.iter().any(|charge| charge.dry);
+        // Only Redis knows the queue, and what remains for another cost.
+        let is_plain = charges.iter().all(Charge::is_plain);
         if is_leased
-            && !is_dry
+            && is_plain
             && let Some(verdict) = self.0.leases.spend(charges)
         {
             self.0.combiner.counters.count_leased();
             return Reply::ready(Ok(verdict));
         }
-        if !is_dry
+        if is_plain
             && self.shares_server(charges)
             && let Some(verdict) = self.0.combiner.deny_cache.find(charges)
         {
             self.0.combiner.counters.count_deny_cache_hit();
             return Reply::ready(Ok(verdict));
         }
-        if is_leased && !is_dry {
+        if is_leased && is_plain {
             self.note_asked(charges);
         }
         let name = |charge: &Charge<'_>| self.0.names.state(charge.policy, charge.key);
-        let charges = charges.iter().map(|charge| OwnedCharge::new(name(charge), charge));
-        let charges: SmallVec<[OwnedCharge; 2]> = charges.collect();
+        let charges = charges.iter().map(|charge| NamedCharge::new(name(charge), charge));
+        let charges: SmallVec<[NamedCharge; 2]> = charges.collect();
         if !self.is_one_call(&charges) {
             return Reply::pending(self.decide_across_slots(charges));
         }
@@ -93,7 +93,7 @@ impl Store for RedisStore {
 impl RedisStore {
     /// Returns whether one call can decide all charges. Most requests have a single key, and all
     /// its policies share a slot.
-    fn is_one_call(&self, charges: &[OwnedCharge]) -> bool {
+    fn is_one_call(&self, charges: &[NamedCharge]) -> bool {
         let topology = &self.0.combiner.topology;
         let mut slots = charges.iter().map(|charge| topology.slot(&charge.state));
         let first = slots.next();

@@ -282,7 +282,7 @@ impl Bytes<'_> {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::{Algorithm, Policy, Quota, Refill};
+    use tollgate_core::{Algorithm, Charge, Key, Policy, Quota, Refill};
 
     use super::*;
     use crate::encode::KeyedCharge;
@@ -290,12 +290,9 @@ mod tests {
     /// A request with two charges to the same key and one charge to another, and a reset.
     fn batch() -> Batch {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
-        let line = |key, enforce| KeyedCharge {
-            key,
-            policy: &policy,
-            cost: Cost::ONE,
-            enforce,
-            dry: false,
+        let line = |key, enforce| {
+            let charge = Charge::new(&policy, &Key::GLOBAL, Cost::ONE);
+            KeyedCharge { key, charge: Charge { enforce, ..charge } }
         };
         let mut batch = Batch::new(5);
         batch.decide(&[line(b"a", true), line(b"b", false), line(b"a", true)]).unwrap();
@@ -374,14 +371,7 @@ mod tests {
         ];
         for policy in policies.map(Result::unwrap) {
             let mut batch = Batch::new(5);
-            let line = KeyedCharge {
-                key: b"a",
-                policy: &policy,
-                cost: Cost::ONE,
-                enforce: true,
-                dry: false,
-            };
-            batch.decide(&[line]).unwrap();
+            batch.decide(&[KeyedCharge::new(b"a", &policy, Cost::ONE)]).unwrap();
             let mut reply = HEAD.to_vec();
             reply[15] = STATES;
             // No request was admitted, followed by the state's three numbers.

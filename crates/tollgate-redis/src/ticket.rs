@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{
-    Charge, Cost, Granted, Key, Micros, Policy, Receipt, Settlement, StoreError, Timestamp, Verdict,
+    Charge, Cost, Granted, Micros, OwnedCharge, Policy, Receipt, Settlement, StoreError, Timestamp,
+    Verdict,
 };
 
 use crate::clock::Moment;
@@ -18,7 +19,7 @@ use crate::sync::Mutex;
 /// An operation in Redis.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Decide(SmallVec<[OwnedCharge; 2]>),
+    Decide(SmallVec<[NamedCharge; 2]>),
     Settle {
         state: Name,
         settled: Name,
@@ -81,24 +82,18 @@ impl Request {
 
 /// A [`Charge`], and its state's name in Redis.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnedCharge {
+pub(crate) struct NamedCharge {
     pub(crate) state: Name,
-    pub(crate) key: Key,
-    pub(crate) policy: Policy,
-    pub(crate) cost: Cost,
-    pub(crate) enforce: bool,
-    pub(crate) dry: bool,
+    pub(crate) charge: OwnedCharge,
 }
 
-impl OwnedCharge {
+impl NamedCharge {
     pub(crate) fn new(state: Name, charge: &Charge<'_>) -> Self {
-        let Charge { policy, key, cost, enforce, dry } = *charge;
-        Self { state, key: key.clone(), policy: policy.clone(), cost, enforce, dry }
+        Self { state, charge: charge.into() }
     }
 
     pub(crate) const fn as_charge(&self) -> Charge<'_> {
-        let Self { key, policy, cost, enforce, dry, .. } = self;
-        Charge { policy, key, cost: *cost, enforce: *enforce, dry: *dry }
+        self.charge.as_charge()
     }
 }
 

@@ -6,7 +6,7 @@ use tollgate_core::{Charge, Cost, Decision, OnStoreError, Outcome, Source, Store
 
 use crate::history::Told;
 use crate::reached::{DENY_CACHE, FALLBACK, LEASES, TOPOLOGY};
-use crate::replica::{Replica, TIMEOUT, place, text};
+use crate::replica::{Replica, TIMEOUT, policy_key, text};
 use crate::traffic::Caller;
 use crate::world::State;
 
@@ -57,7 +57,7 @@ impl Replica {
         }
         let Some(Ok(verdict)) = answer else {
             for (index, units) in taken(charges) {
-                state.history.told(place(&charges[index]), units, told);
+                state.history.told(policy_key(&charges[index]), units, told);
             }
             return;
         };
@@ -67,7 +67,7 @@ impl Replica {
         let is_denied = charges.iter().zip(verdict.decisions()).any(is_enforced);
         if is_denied == verdict.is_admitted() {
             let violation = format!("the verdict does not follow from the decisions: {verdict:?}");
-            state.history.fail(place(&charges[0]), violation);
+            state.history.fail(policy_key(&charges[0]), violation);
         }
         for (index, units) in taken(charges) {
             self.record_units(&mut state, &charges[index], units, (verdict, index), told);
@@ -88,7 +88,8 @@ impl Replica {
         (verdict, index): (&Verdict, usize),
         told: Told,
     ) {
-        let (number, place, decision) = (self.0.number, place(charge), verdict.decisions()[index]);
+        let (number, policy_key, decision) =
+            (self.0.number, policy_key(charge), verdict.decisions()[index]);
         let told = match (told, decision.outcome) {
             (Told::Admitted, Outcome::Allow { .. }) => Told::Admitted,
             // The call for a shadow policy in another slot failed.
@@ -106,27 +107,27 @@ impl Replica {
         let exceeds = charge.enforce && decision.outcome == Outcome::ExceedsCapacity;
         if exceeds && units <= capacity && !shares {
             let violation = format!("{} never passes, for {units} of {capacity}", Shown(charge));
-            state.history.fail(place.clone(), violation);
+            state.history.fail(policy_key.clone(), violation);
         }
         match (verdict.source(), decision.outcome) {
-            (Source::Store, _) => state.history.told(place, units, told),
+            (Source::Store, _) => state.history.told(policy_key, units, told),
             (Source::Local, outcome) => {
-                state.history.told(place.clone(), units, told);
+                state.history.told(policy_key.clone(), units, told);
                 if verdict.is_admitted() && matches!(outcome, Outcome::Allow { .. }) {
                     if self.local_share(charge.policy).capacity() != decision.limit {
-                        state.history.reshared.insert(place.clone());
+                        state.history.reshared.insert(policy_key.clone());
                     }
                     let at = verdict.decided_at();
-                    state.history.admit_locally(number, place, at, units);
+                    state.history.admit_locally(number, policy_key, at, units);
                 }
             }
             (Source::Lease, Outcome::Allow { charged_at, .. }) => {
                 let redis_key = self.0.store.name_of(charge.policy, charge.key);
                 let now = state.owner(&redis_key).clock.now();
-                let granter = state.history.granter(&place, charged_at);
+                let granter = state.history.granter(&policy_key, charged_at);
                 let server = granter.map_or(now, |server| state.servers[server].clock.now());
-                state.history.spent(place.clone(), charged_at, units, server);
-                state.history.admit(place, now, units);
+                state.history.spent(policy_key.clone(), charged_at, units, server);
+                state.history.admit(policy_key, now, units);
             }
             _ => {}
         }
@@ -140,10 +141,10 @@ impl Replica {
         decision: &Decision,
         verdict: &Verdict,
     ) {
-        let (number, place) = (self.0.number, place(charge));
+        let (number, policy_key) = (self.0.number, policy_key(charge));
         let Outcome::Deny { retry_after } = decision.outcome else { return };
         // A full server loses strikes, and denies after charges of the same call that it loses.
-        if state.history.was_full || state.history.may_be_old(&place, number, TIMEOUT) {
+        if state.history.was_full || state.history.may_be_old(&policy_key, number, TIMEOUT) {
             return;
         }
         let (name, key) = self.stored_key(charge.policy, charge.key);
@@ -158,7 +159,7 @@ impl Replica {
                  decides {real:?}",
                 Shown(charge)
             );
-            state.history.fail(place, violation);
+            state.history.fail(policy_key, violation);
         }
     }
 
@@ -212,7 +213,7 @@ impl Replica {
             _ => None,
         };
         if let Some(violation) = violation {
-            state.history.fail(place(&charges[0]), violation);
+            state.history.fail(policy_key(&charges[0]), violation);
         }
     }
 

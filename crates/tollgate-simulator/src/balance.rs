@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tollgate_core::{Cost, Key, Settlement, StoreExt, Timestamp};
 
-use crate::history::{History, Place};
+use crate::history::{History, PolicyKey};
 use crate::limit::{Config, Limit};
 use crate::replica::{KEYS, Replica};
 use crate::world::World;
@@ -59,9 +59,9 @@ pub(crate) async fn check(
 ) {
     let kept = config.limits.iter().filter(|limit| limit.is_kept() && limit.shows_units());
     for (limit, label) in kept.flat_map(|limit| KEYS.map(|label| (limit, label))) {
-        let place = (limit.name().to_owned(), label.to_owned());
+        let policy_key = (limit.name().to_owned(), label.to_owned());
         for replica in replicas {
-            replica.check_local_balance(limit, &place).await;
+            replica.check_local_balance(limit, &policy_key).await;
         }
         let mut state = world.lock();
         if !state.history.is_whole() {
@@ -70,12 +70,13 @@ pub(crate) async fn check(
         let policy = &limit.versions[0];
         let (name, key) = replicas[0].stored_key(policy, &Key::new(label));
         let left = state.owner(&name).ask(policy, &key, Cost::ZERO).remaining;
-        let account = state.history.account(None, &place);
-        let range = account.remaining(limit, policy.capacity(), state.history.lost_units(&place));
+        let account = state.history.account(None, &policy_key);
+        let range =
+            account.remaining(limit, policy.capacity(), state.history.lost_units(&policy_key));
         if !range.contains(&left) {
             let violation =
                 format!("the server has {left} units instead of {range:?}: {account:?}");
-            state.history.fail(place, violation);
+            state.history.fail(policy_key, violation);
         }
     }
     let mut state = world.lock();
@@ -85,14 +86,14 @@ pub(crate) async fn check(
 
 impl Replica {
     /// A local store loses no state, so its units are known exactly.
-    async fn check_local_balance(&self, limit: &Limit, place: &Place) {
-        let account = self.world().lock().history.account(Some(self.number()), place);
+    async fn check_local_balance(&self, limit: &Limit, policy_key: &PolicyKey) {
+        let account = self.world().lock().history.account(Some(self.number()), policy_key);
         let policy = self.local_share(&limit.versions[0]);
-        let is_reshared = self.world().lock().history.reshared.contains(place);
+        let is_reshared = self.world().lock().history.reshared.contains(policy_key);
         if account.known == 0 || is_reshared || self.shares_overflow() {
             return;
         }
-        let verdict = self.local().peek(&policy, &Key::new(&*place.1)).await;
+        let verdict = self.local().peek(&policy, &Key::new(&*policy_key.1)).await;
         let left = verdict.expect("a memory store decides").decisions()[0].remaining;
         let range = account.remaining(limit, policy.capacity(), 0);
         if !range.contains(&left) {
@@ -100,17 +101,17 @@ impl Replica {
             let violation = format!(
                 "the local store of replica {number} has {left} units instead of {range:?}: {account:?}"
             );
-            self.world().lock().history.fail(place.clone(), violation);
+            self.world().lock().history.fail(policy_key.clone(), violation);
         }
     }
 }
 
 impl History {
     /// Whether a refund that a window algorithm made is complete.
-    pub(crate) fn check_refund(&mut self, place: &Place, expected: u64, units: u64) {
+    pub(crate) fn check_refund(&mut self, policy_key: &PolicyKey, expected: u64, units: u64) {
         if units != expected {
             let violation = format!("{units} units were refunded instead of {expected}");
-            self.fail(place.clone(), violation);
+            self.fail(policy_key.clone(), violation);
         }
     }
 
@@ -118,7 +119,7 @@ impl History {
     /// that were spent, unless the call failed until the block had expired.
     fn check_blocks(&mut self, quiet: &[Timestamp], is_calm: bool) {
         let mut violation = None;
-        for (place, block) in self.whole_blocks() {
+        for (policy_key, block) in self.whole_blocks() {
             let is_reported = block.returned == Some(block.spent);
             let is_unknown = block.returned.is_none() && block.spent == 0 && !is_calm;
             let lives = block.until > quiet[block.server];
@@ -126,11 +127,12 @@ impl History {
             let must_report = block.returned.is_some() || lives || is_calm && is_long;
             let is_before = block.granted_at < quiet[block.server];
             if must_report && !is_reported && !(is_unknown && is_before) {
-                violation = Some((place.clone(), format!("a block is not reported: {block:?}")));
+                violation =
+                    Some((policy_key.clone(), format!("a block is not reported: {block:?}")));
             }
         }
-        if let Some((place, violation)) = violation {
-            self.fail(place, violation);
+        if let Some((policy_key, violation)) = violation {
+            self.fail(policy_key, violation);
         }
     }
 }

@@ -134,8 +134,8 @@ impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}", self.seed)?;
         let Some(violation) = &self.violation else { return writeln!(f, "{:?}", self.counts) };
-        let place = violation.to_string();
-        let (name, _) = place.split_once(':').unwrap_or_default();
+        let shown = violation.to_string();
+        let (name, _) = shown.split_once(':').unwrap_or_default();
         let concerns = |line: &&str| {
             ["fault", "limit"].iter().any(|word| line.contains(word)) || line.contains(name)
         };
@@ -151,7 +151,7 @@ impl fmt::Display for Run {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (policy, key) = &self.place;
+        let (policy, key) = &self.policy_key;
         write!(f, "{policy}/{key}: {}", self.text)
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use tollgate_core::{Charge, Decision, Outcome, Source, Verdict};
 
 use crate::answer::{Answer, Shown, sums};
-use crate::history::Place;
-use crate::replica::{Replica, place};
+use crate::history::PolicyKey;
+use crate::replica::{Replica, policy_key};
 
 /// The strikes of each key. Local stores count apart, under their replica's number.
 #[derive(Debug, Default)]
-pub(crate) struct Penalties(BTreeMap<(Option<usize>, Place), Strikes>);
+pub(crate) struct Penalties(BTreeMap<(Option<usize>, PolicyKey), Strikes>);
 
 #[derive(Debug, Default)]
 struct Strikes {
@@ -21,13 +21,18 @@ struct Strikes {
 
 impl Penalties {
     /// A store may count a strike from now on.
-    pub(crate) fn may_strike(&mut self, local: Option<usize>, place: &Place) {
-        self.0.entry((local, place.clone())).or_default().possible += 1;
+    pub(crate) fn may_strike(&mut self, local: Option<usize>, policy_key: &PolicyKey) {
+        self.0.entry((local, policy_key.clone())).or_default().possible += 1;
     }
 
     /// A store's answer shows whether it has counted the strike.
-    pub(crate) fn answered(&mut self, local: Option<usize>, place: &Place, is_strike: bool) {
-        let strikes = self.0.entry((local, place.clone())).or_default();
+    pub(crate) fn answered(
+        &mut self,
+        local: Option<usize>,
+        policy_key: &PolicyKey,
+        is_strike: bool,
+    ) {
+        let strikes = self.0.entry((local, policy_key.clone())).or_default();
         if is_strike {
             strikes.known += 1;
         } else {
@@ -36,13 +41,13 @@ impl Penalties {
     }
 
     /// Whether these strikes have surely been counted.
-    fn has(&self, local: Option<usize>, place: &Place, strikes: u64) -> bool {
-        self.0.get(&(local, place.clone())).is_some_and(|it| it.known >= strikes)
+    fn has(&self, local: Option<usize>, policy_key: &PolicyKey, strikes: u64) -> bool {
+        self.0.get(&(local, policy_key.clone())).is_some_and(|it| it.known >= strikes)
     }
 
     /// Whether these strikes may have been counted.
-    fn may_have(&self, local: Option<usize>, place: &Place, strikes: u64) -> bool {
-        self.0.get(&(local, place.clone())).is_some_and(|it| it.possible >= strikes)
+    fn may_have(&self, local: Option<usize>, policy_key: &PolicyKey, strikes: u64) -> bool {
+        self.0.get(&(local, policy_key.clone())).is_some_and(|it| it.possible >= strikes)
     }
 }
 
@@ -54,11 +59,11 @@ impl Replica {
         let mut blocked = Vec::new();
         for charge in charges {
             let (penalties, strikes) = (&state.history.penalties, charge.policy.capacity());
-            let has_strikes = penalties.has(None, &place(charge), strikes);
+            let has_strikes = penalties.has(None, &policy_key(charge), strikes);
             blocked.push(self.keeps_blocks(charge) && has_strikes);
         }
         for index in struck(charges) {
-            state.history.penalties.may_strike(None, &place(&charges[index]));
+            state.history.penalties.may_strike(None, &policy_key(&charges[index]));
         }
         blocked
     }
@@ -82,17 +87,17 @@ impl Replica {
         let mut state = self.0.world.lock();
         let history = &mut state.history;
         for index in struck(charges) {
-            let place = place(&charges[index]);
+            let policy_key = policy_key(&charges[index]);
             if is_local {
-                history.penalties.may_strike(local, &place);
+                history.penalties.may_strike(local, &policy_key);
             }
-            history.penalties.answered(local, &place, is_strike(charges, verdict, index));
+            history.penalties.answered(local, &policy_key, is_strike(charges, verdict, index));
         }
         for (index, charge) in charges.iter().enumerate().filter(|it| it.1.policy.is_penalty()) {
             let is_charged = sums(charges)
                 .iter()
                 .any(|(first, _)| charges[*first].shares_quota_with(charge) && !charge.dry);
-            let (place, decision) = (place(charge), verdict.decisions()[index]);
+            let (policy_key, decision) = (policy_key(charge), verdict.decisions()[index]);
             let needed = charge.policy.capacity();
             let must_block = blocked[index]
                 && is_charged
@@ -100,7 +105,7 @@ impl Replica {
                 && history.is_whole()
                 && !history.was_full;
             let violation = match decision.outcome {
-                Outcome::Deny { .. } if !history.penalties.may_have(local, &place, needed) => {
+                Outcome::Deny { .. } if !history.penalties.may_have(local, &policy_key, needed) => {
                     "is blocked without its own strikes"
                 }
                 Outcome::Allow { .. } | Outcome::WouldAllow if must_block => {
@@ -109,7 +114,7 @@ impl Replica {
                 _ => continue,
             };
             let shown = Shown(charge);
-            history.fail(place, format!("the key {violation}, for {shown}: {verdict:?}"));
+            history.fail(policy_key, format!("the key {violation}, for {shown}: {verdict:?}"));
         }
     }
 }

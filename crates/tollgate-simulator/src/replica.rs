@@ -13,12 +13,12 @@ use tollgate_core::{
 use tollgate_memory::{Clock, MemoryStore};
 use tollgate_redis::RedisStore;
 
-use crate::history::{LEDGER, Place};
+use crate::history::{LEDGER, PolicyKey};
 use crate::limit::{Config, Group, Limit, once_in};
 use crate::network::Access;
 use crate::reached::LEASES;
 use crate::server::cluster;
-use crate::traffic::Kind;
+use crate::traffic::RequestKind;
 use crate::world::World;
 
 #[derive(Clone)]
@@ -143,9 +143,9 @@ impl Replica {
     async fn any_request(self, start: Duration, mut rng: Rng) {
         sleep(start).await;
         match self.0.config.traffic.kind(&mut rng) {
-            Kind::Reset => self.reset(&mut rng).await,
-            Kind::Ledger => self.ledger(&mut rng).await,
-            Kind::Other => self.request(&mut rng).await,
+            RequestKind::Reset => self.reset(&mut rng).await,
+            RequestKind::Ledger => self.ledger(&mut rng).await,
+            RequestKind::Other => self.request(&mut rng).await,
         }
     }
 
@@ -226,7 +226,7 @@ impl Replica {
         let took = start.elapsed();
         if took > caller.patience(TIMEOUT) + TOLERANCE {
             let violation = format!("replica {} waited {took:?}", inner.number);
-            inner.world.lock().history.fail(place(&charges[0]), violation);
+            inner.world.lock().history.fail(policy_key(&charges[0]), violation);
         }
         self.check_penalties(charges, answer.as_ref(), &blocked);
         if let (Group::Local, Some(answer)) = (group, &answer) {
@@ -294,17 +294,20 @@ impl Replica {
             return;
         }
         let (number, policy, key) = (self.0.number, self.policy(limit), self.key(rng));
-        let place = (policy.name().to_owned(), text(&key));
-        self.0.world.lock().history.correct(number, &place);
+        let policy_key = (policy.name().to_owned(), text(&key));
+        self.0.world.lock().history.correct(number, &policy_key);
         let result = self.0.store.reset(&policy, &key).await;
         let mut state = self.0.world.lock();
-        state.history.corrected(number, &place);
+        state.history.corrected(number, &policy_key);
         state.history.counts.corrections += 1;
-        state.note(format_args!("replica {number} {}/{}: reset: {result:?}", place.0, place.1));
+        state.note(format_args!(
+            "replica {number} {}/{}: reset: {result:?}",
+            policy_key.0, policy_key.1
+        ));
     }
 }
 
-pub(crate) fn place(charge: &Charge<'_>) -> Place {
+pub(crate) fn policy_key(charge: &Charge<'_>) -> PolicyKey {
     (charge.policy.name().to_owned(), text(charge.key))
 }
 

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::fault::Fault;
-use crate::history::{History, Place};
+use crate::history::{History, PolicyKey};
 use crate::limit::{Config, Group, Limit, Settings, any, once_in};
 use crate::network::Road;
 use crate::replica::Replica;
@@ -179,7 +179,7 @@ fn finish(world: &World, seed: u64, config: &Config, replicas: usize) -> Run {
     Run { seed, violation, trace, counts, reached }
 }
 
-/// The place for violations that concern no single replica.
-fn everywhere() -> Place {
-    Place::default()
+/// The key for violations that concern no single replica.
+fn everywhere() -> PolicyKey {
+    PolicyKey::default()
 }

@@ -40,7 +40,7 @@ pub(crate) enum Caller {
 }
 
 /// A kind of request.
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     Ledger,
     Reset,
     Other,
@@ -78,11 +78,11 @@ impl Traffic {
         rng.usize(..self.keys).min(rng.usize(..self.keys))
     }
 
-    pub(crate) fn kind(&self, rng: &mut Rng) -> Kind {
+    pub(crate) fn kind(&self, rng: &mut Rng) -> RequestKind {
         match rng.u8(..40) {
-            number if number < self.resets => Kind::Reset,
-            number if number < self.resets + self.ledger => Kind::Ledger,
-            _ => Kind::Other,
+            number if number < self.resets => RequestKind::Reset,
+            number if number < self.resets + self.ledger => RequestKind::Ledger,
+            _ => RequestKind::Other,
         }
     }
 

@@ -249,8 +249,8 @@ impl Run {
         let policy = policies[rng.usize(..policies.len())];
         let key = Key::new(KEYS[rng.usize(..KEYS.len())]);
         let reset = store.reset(policy, &key).await;
-        let place = (policy.name().to_owned(), subject(store, policy, &key));
-        self.record.lock().reset.push((place, Answer::new(reset)));
+        let policy_key = (policy.name().to_owned(), subject(store, policy, &key));
+        self.record.lock().reset.push((policy_key, Answer::new(reset)));
     }
 }
 
@@ -485,8 +485,8 @@ impl Clients {
             }
         }
         for (policy, key) in replayed.reset.iter().filter(|(policy, _)| policy != "self-check") {
-            let place = (policy.clone(), key.as_bytes().to_vec());
-            let (known, maybe) = self.reset.entry(place).or_default();
+            let policy_key = (policy.clone(), key.as_bytes().to_vec());
+            let (known, maybe) = self.reset.entry(policy_key).or_default();
             if !take(Some(&mut *known)) && !take(Some(maybe)) {
                 return Err(format!("no client has reset {policy} for {key:?}"));
             }

@@ -48,7 +48,7 @@ mod random;
 pub mod reference;
 mod skip;
 
-pub use self::random::{is_long, seed, seeds};
+pub use self::random::{is_long, seed, seeds, vary};
 pub use self::skip::skip;
 
 use tollgate_core::{Micros, Store};

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use fastrand::Rng;
+use tollgate_core::{Charge, Cost, Key, Micros};
+
 /// Whether `TOLLGATE_LONG=1` requests long tests.
 pub fn is_long() -> bool {
     std::env::var_os("TOLLGATE_LONG").is_some_and(|value| value == "1")
@@ -26,4 +29,25 @@ pub fn seeds(count: u64) -> Range<u64> {
 /// Returns a single seed for a random test. See [`seeds`].
 pub fn seed() -> u64 {
     seeds(1).start
+}
+
+/// Makes some of a request's charges dry, shadows, or low in priority. If all have the same key, some
+/// requests queue. A store over several machines need not let a request queue on two of them.
+pub fn vary<'a>(rng: &mut Rng, charges: impl IntoIterator<Item = Charge<'a>>) -> Vec<Charge<'a>> {
+    let mut charges: Vec<_> = charges.into_iter().collect();
+    let same_key = |key: &Key| charges.iter().all(|charge| charge.key == key);
+    let queues = rng.u8(..4) == 0 && charges.first().is_some_and(|first| same_key(first.key));
+    for charge in &mut charges {
+        *charge = match rng.u8(..10) {
+            0 => charge.dry(),
+            1 | 2 => charge.shadow(),
+            3 => charge.leaving(Cost::new(rng.u64(0..=charge.policy.capacity() / 2))),
+            _ => *charge,
+        };
+        let may_queue = charge.policy.clone().with_queue(Default::default()).is_ok();
+        if queues && may_queue && rng.u8(..4) > 0 {
+            charge.queue = Some(Micros::new(rng.u64(0..=3 * charge.policy.window().get())));
+        }
+    }
+    charges
 }

@@ -42,6 +42,7 @@ pub struct Limit {
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
     pub(crate) settling: Settling,
+    pub(crate) headroom_percent: u8,
     tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
 }
@@ -97,6 +98,7 @@ impl Limit {
             costs,
             on_missing_key: None,
             settling: Settling::default(),
+            headroom_percent: 0,
             tiers: Vec::new(),
             conditions: Vec::new(),
         }
@@ -239,7 +241,7 @@ impl Limit {
     /// A request waits for a key only while the store denies it under that key, or while an earlier
     /// request waits for the same key. So a client that waits for its own limit does not delay
     /// other clients at a global limit. If it must then wait for the global limit as well, its
-    /// place there depends on when it arrived.
+    /// position there depends on when it arrived.
     ///
     /// The order holds within one process, among limits that share a
     /// [`WaitQueue`](crate::layer::WaitQueue). A request that costs 0 under a key does not wait for
@@ -400,6 +402,7 @@ impl Limit {
             policy,
             costs: Some(Costs::flat(Cost::ONE)),
             settling: Settling::default(),
+            headroom_percent: 0,
             tiers: Vec::new(),
             ..self.clone().mode(self.mode.of_penalty())
         })
@@ -472,6 +475,7 @@ impl Limit {
             in_tiers: tiers.iter().map(|tier| self.policy_in(Some(tier)).clone()).collect(),
             mode: self.mode,
             corrects: Corrects { counts: counts.is_some(), reserve },
+            headroom_percent: self.headroom_percent,
         }
     }
 
@@ -487,9 +491,10 @@ impl Limit {
 
 fn policy_like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
     let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
-    match policy.lease() {
-        Some(lease) => other.with_lease(lease),
-        None => Ok(other),
+    match (policy.lease(), policy.max_queue_time()) {
+        (Some(lease), _) => other.with_lease(lease),
+        (None, Some(max_time)) => other.with_queue(max_time.into()),
+        (None, None) => Ok(other),
     }
 }
 

@@ -13,14 +13,14 @@ use crate::redis::load::Ask;
 
 /// A storage of limitador.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum Storage {
     /// Calls Redis for each request.
     Redis,
     /// Answers from memory and writes to Redis once per second.
     Cached,
 }
 
-impl Kind {
+impl Storage {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -39,15 +39,15 @@ pub(crate) struct Limitador {
 impl Limitador {
     /// `quota` is the units per window and the window in seconds.
     pub(crate) async fn new(
-        kind: Kind,
+        storage: Storage,
         url: &str,
         namespace: &str,
         quota: (u64, u64),
         keys: u64,
     ) -> Result<Self, Failure> {
-        let storage: Box<dyn AsyncCounterStorage> = match kind {
-            Kind::Redis => Box::new(AsyncRedisStorage::new(url).await?),
-            Kind::Cached => Box::new(CachedRedisStorage::new(url).await?),
+        let storage: Box<dyn AsyncCounterStorage> = match storage {
+            Storage::Redis => Box::new(AsyncRedisStorage::new(url).await?),
+            Storage::Cached => Box::new(CachedRedisStorage::new(url).await?),
         };
         let limiter = AsyncRateLimiter::new_with_storage(storage);
         let user = "user".try_into().map_err(|error| format!("a variable: {error:?}"))?;

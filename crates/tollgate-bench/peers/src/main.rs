@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use tokio::runtime;
 
-use crate::limiters::{Crab, Kind, Limitador};
+use crate::limiters::{Crab, Storage, Limitador};
 use crate::redis::load::{Ask, Round, round};
 use crate::redis::worst::{LIMIT, WINDOW, worst};
 
@@ -31,20 +31,20 @@ fn main() -> Result<(), Failure> {
     };
     let keys = keys.parse()?;
     runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(async {
-        let kind = match name.as_str() {
+        let storage = match name.as_str() {
             "throttlecrab" => return answer(Crab::new(url, keys).await?, None).await,
-            "limitador" => Kind::Redis,
-            "limitador-cached" => Kind::Cached,
+            "limitador" => Storage::Redis,
+            "limitador-cached" => Storage::Cached,
             other => return Err(format!("there is no peer `{other}`").into()),
         };
         // A quota that is never used up.
-        let limiter = Limitador::new(kind, url, "rounds", (1 << 40, 3_600), keys).await?;
-        answer(limiter, Some((kind, url))).await
+        let limiter = Limitador::new(storage, url, "rounds", (1 << 40, 3_600), keys).await?;
+        answer(limiter, Some((storage, url))).await
     })
 }
 
 /// Answers lines until stdin closes.
-async fn answer<A: Ask>(limiter: A, replicas: Option<(Kind, &str)>) -> Result<(), Failure> {
+async fn answer<A: Ask>(limiter: A, replicas: Option<(Storage, &str)>) -> Result<(), Failure> {
     let limiter = Arc::new(limiter);
     for line in stdin().lines() {
         match (line?.split_once(' '), replicas) {
@@ -53,9 +53,9 @@ async fn answer<A: Ask>(limiter: A, replicas: Option<(Kind, &str)>) -> Result<()
                     round(&limiter, tasks.parse()?).await?;
                 println!("{decisions} {admitted} {rate} {median} {p99}");
             }
-            (None, Some((kind, url))) => {
+            (None, Some((storage, url))) => {
                 let quota = (LIMIT, WINDOW.as_secs());
-                let replica = || Limitador::new(kind, url, kind.name(), quota, 1);
+                let replica = || Limitador::new(storage, url, storage.name(), quota, 1);
                 let replicas = [Arc::new(replica().await?), Arc::new(replica().await?)];
                 println!("{}", worst(replicas).await?);
             }

@@ -5,7 +5,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::programs::{PORT, Program, TYPES, envoy_cluster, envoy_listener, proxy_pass, upstream};
-use super::{CONNECTIONS, LIMIT, LIMIT_REQ, Place, local, measure};
+use super::{CONNECTIONS, LIMIT, LIMIT_REQ, MeasuredPort, local, measure};
 use crate::Failure;
 use crate::h2load::{self, Calls};
 use crate::report::Table;
@@ -54,18 +54,18 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
             + &envoy_cluster("auth", auth.port(), false)
             + &envoy_cluster("service", service.port(), true)),
     )?;
-    let (names, places): (Vec<_>, Vec<_>) = [
-        ("nginx, no limits", nginx.place(0)),
-        ("nginx, `limit_req`", nginx.place(1)),
-        ("nginx, `auth_request` to Tollgate", with(nginx.place(2), auth)),
-        ("Envoy, no limits", envoy.place(0)),
-        ("Envoy, `local_ratelimit`", envoy.place(1)),
-        ("Envoy, `ext_authz` to Tollgate", with(envoy.place(2), auth)),
-        ("Envoy, rate limit service of Tollgate", with(envoy.place(3), service)),
+    let (names, ports): (Vec<_>, Vec<_>) = [
+        ("nginx, no limits", nginx.measured_port(0)),
+        ("nginx, `limit_req`", nginx.measured_port(1)),
+        ("nginx, `auth_request` to Tollgate", with(nginx.measured_port(2), auth)),
+        ("Envoy, no limits", envoy.measured_port(0)),
+        ("Envoy, `local_ratelimit`", envoy.measured_port(1)),
+        ("Envoy, `ext_authz` to Tollgate", with(envoy.measured_port(2), auth)),
+        ("Envoy, rate limit service of Tollgate", with(envoy.measured_port(3), service)),
     ]
     .into_iter()
     .unzip();
-    let measured = measure(&places, rounds, |port| wrk::load(local(port), CONNECTIONS));
+    let measured = measure(&ports, rounds, |port| wrk::load(local(port), CONNECTIONS));
     let mut table = Table::new(
         "Limits in other proxies, 64 connections",
         &[
@@ -75,10 +75,10 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
             "× the proxy without limits",
         ],
     );
-    for (place, (name, side)) in names.iter().zip(&measured).enumerate() {
+    for (index, (name, side)) in names.iter().zip(&measured).enumerate() {
         let rate = Spread::of(side.rates.iter().map(|rate| rate / 1e3));
         let micros = Spread::of(side.micros.iter().copied());
-        let alone = &measured[if place < ENVOY { 0 } else { ENVOY }];
+        let alone = &measured[if index < ENVOY { 0 } else { ENVOY }];
         let ratio = Spread::of_ratios(&side.micros, &alone.micros);
         let cells = [rate.to_string(), micros.to_string(), format!("{ratio:.2}")];
         table.row([(*name).to_owned()].into_iter().chain(cells));
@@ -90,7 +90,7 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
 const ENVOY: usize = 3;
 
 /// Adds Tollgate's processor time.
-fn with(mut proxy: Place, tollgate: &Program) -> Place {
+fn with(mut proxy: MeasuredPort, tollgate: &Program) -> MeasuredPort {
     proxy.processes.push(tollgate.id());
     proxy
 }
@@ -130,7 +130,7 @@ fn calls(
             h2load::load(&url(port), Calls { connections, streams, grpc })
         };
         let before = allowed().unwrap_or_default();
-        let grpc = measure(&[service.place(0)], rounds, call);
+        let grpc = measure(&[service.measured_port(0)], rounds, call);
         // Errors have the status 200, too.
         if allowed()? <= before {
             return Err("the rate limit service allowed no call".into());
@@ -138,7 +138,7 @@ fn calls(
         let check = |port| {
             wrk::load_url(&format!("http://127.0.0.1:{port}/forward-auth"), parallel, &headers)
         };
-        let auth = measure(&[auth.place(0)], rounds, check);
+        let auth = measure(&[auth.measured_port(0)], rounds, check);
         for (name, side) in [("rate limit service", grpc), ("forward auth", auth)] {
             for side in side {
                 let rate = Spread::of(side.rates.iter().map(|rate| rate / 1e3));

@@ -108,16 +108,16 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
         ],
         &upstream("server", port),
     )?;
-    let places = [
-        Place { port, processes: vec![server.id()] },
-        free.place(0),
-        limited.place(0),
-        shared.place(0),
-        nginx.place(0),
-        nginx.place(1),
+    let ports = [
+        MeasuredPort { port, processes: vec![server.id()] },
+        free.measured_port(0),
+        limited.measured_port(0),
+        shared.measured_port(0),
+        nginx.measured_port(0),
+        nginx.measured_port(1),
     ];
 
-    let full = measure(&places, rounds, |port| wrk::load(local(port), CONNECTIONS));
+    let full = measure(&ports, rounds, |port| wrk::load(local(port), CONNECTIONS));
     let mut throughput = Table::new(
         "64 connections, as fast as they can",
         &[
@@ -136,7 +136,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
         ],
     );
     for (side, measured) in SIDES.iter().zip(&full) {
-        let to = |place: usize| Spread::of_ratios(&measured.rates, &full[place].rates);
+        let to = |index: usize| Spread::of_ratios(&measured.rates, &full[index].rates);
         let processor = Spread::of_ratios(&measured.micros, &full[NGINX].micros);
         let rate = Spread::of(measured.rates.iter().map(|rate| rate / 1e3));
         let micros = Spread::of(measured.micros.iter().copied());
@@ -148,7 +148,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     }
 
     let half = Spread::of(full[NGINX].rates.iter().copied()).median / 2.0;
-    let paced = measure(&places, rounds, |port| wrk::paced(local(port), half));
+    let paced = measure(&ports, rounds, |port| wrk::paced(local(port), half));
     let mut steady = Table::new(
         "Half of the requests per second that nginx can answer",
         &[
@@ -175,7 +175,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
         steady.row(cells.chain(compared(side.p99, to_nginx)));
     }
 
-    let alone = measure(&places, rounds, |port| wrk::load(local(port), 1));
+    let alone = measure(&ports, rounds, |port| wrk::load(local(port), 1));
     let mut latency = Table::new(
         "Microseconds of a request, one connection",
         &["in front", "median", "added", "p99", "added"],
@@ -232,24 +232,24 @@ struct Measured {
 
 /// A measured port, and the processes that serve it. Their processor time counts.
 #[derive(Clone)]
-struct Place {
+struct MeasuredPort {
     port: u16,
     processes: Vec<u32>,
 }
 
-/// Measures each place with `load`, which gets the port.
-fn measure(places: &[Place], rounds: usize, load: impl Fn(u16) -> Load) -> Vec<Measured> {
-    let mut measured: Vec<_> = places.iter().map(|_| Measured::default()).collect();
+/// Measures each port with `load`, which gets the port.
+fn measure(ports: &[MeasuredPort], rounds: usize, load: impl Fn(u16) -> Load) -> Vec<Measured> {
+    let mut measured: Vec<_> = ports.iter().map(|_| Measured::default()).collect();
     let mut peers: Vec<Peer<'_>> = Vec::new();
-    for (place, measured) in places.iter().zip(&mut measured) {
+    for (port, measured) in ports.iter().zip(&mut measured) {
         let load = &load;
         peers.push(Box::new(move || {
             let time = || {
-                let times = place.processes.iter().map(|process| process::family_time(*process));
+                let times = port.processes.iter().map(|process| process::family_time(*process));
                 times.sum::<Result<f64, _>>().unwrap_or(f64::NAN)
             };
             let before = time();
-            let load = load(place.port);
+            let load = load(port.port);
             measured.micros.push((time() - before) * 1e6 / load.requests);
             measured.medians.push(load.median * 1e3);
             measured.p99s.push(load.p99 * 1e3);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::Place;
+use super::MeasuredPort;
 use crate::{Failure, process};
 
 /// A program, stopped on drop.
@@ -116,8 +116,8 @@ impl Program {
         Ok(self)
     }
 
-    pub(super) fn place(&self, port: usize) -> Place {
-        Place { port: self.ports[port], processes: vec![self.process.id()] }
+    pub(super) fn measured_port(&self, port: usize) -> MeasuredPort {
+        MeasuredPort { port: self.ports[port], processes: vec![self.process.id()] }
     }
 
     pub(super) fn port(&self) -> u16 {

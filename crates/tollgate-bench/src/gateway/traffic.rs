@@ -3,7 +3,7 @@
 use super::programs::{
     Certificate, PORT, Program, envoy_cluster, envoy_listener, proxy_pass, upstream,
 };
-use super::{CONNECTIONS, Measured, Place, compared, measure};
+use super::{CONNECTIONS, Measured, MeasuredPort, compared, measure};
 use crate::report::{Table, Target};
 use crate::rounds::Spread;
 use crate::wrk::{self, Load};
@@ -53,8 +53,8 @@ pub(super) fn table(port: u16, rounds: usize) -> Result<Table, Failure> {
         ],
         &(envoy_cluster("server", port, false) + &envoy_cluster("server-http2", port, true)),
     )?;
-    let places = |gateway: &Program, kind: usize| -> [Place; 3] {
-        [gateway.place(0), nginx.place(kind), envoy.place(kind)]
+    let ports = |gateway: &Program, kind: usize| -> [MeasuredPort; 3] {
+        [gateway.measured_port(0), nginx.measured_port(kind), envoy.measured_port(kind)]
     };
 
     for kib in [2, 4, 8] {
@@ -62,12 +62,12 @@ pub(super) fn table(port: u16, rounds: usize) -> Result<Table, Failure> {
         let headers: Vec<_> = (0..kib * 4).map(header).collect();
         let load =
             |port| wrk::load_url(&format!("http://127.0.0.1:{port}/"), CONNECTIONS, &headers);
-        add(&mut table, &name, &measure(&places(&plain, 0), rounds, load));
+        add(&mut table, &name, &measure(&ports(&plain, 0), rounds, load));
     }
     let load = |port| wrk::load_url(&format!("https://127.0.0.1:{port}/"), CONNECTIONS, &[]);
-    add(&mut table, "TLS from the client", &measure(&places(&encrypted, 1), rounds, load));
+    add(&mut table, "TLS from the client", &measure(&ports(&encrypted, 1), rounds, load));
     let load = |port| http2_load(&format!("http://127.0.0.1:{port}/"));
-    add(&mut table, "HTTP/2 on both sides", &measure(&places(&http2, 2), rounds, load));
+    add(&mut table, "HTTP/2 on both sides", &measure(&ports(&http2, 2), rounds, load));
     Ok(table)
 }
 

@@ -45,8 +45,8 @@ pub(super) fn table() -> Result<Table, Failure> {
         let measured = interleave(&mut peers, ROUNDS);
         let names = [("governor, `String` keys", quota)];
         let names = names.into_iter().chain(cases.iter().map(|case| (case.name, case.quota)));
-        for (place, ((name, quota), ns)) in names.zip(&measured).enumerate() {
-            let target = if place == 0 { Target::None } else { Target::AtMost(1.0) };
+        for (index, ((name, quota), ns)) in names.zip(&measured).enumerate() {
+            let target = if index == 0 { Target::None } else { Target::AtMost(1.0) };
             let ratio = Spread::of_ratios(ns, &measured[0]);
             let cells = [name, quota, answer].map(str::to_owned);
             let ns = Spread::of(ns.iter().copied());

@@ -31,8 +31,8 @@ pub(crate) fn text(number: u32) -> Text {
 pub(crate) fn write_text(number: u32, text: &mut Text) {
     text.clear();
     text.push_str("10.");
-    for (place, unit) in (0_u32..8).map(|place| (place, 10_u32.pow(7 - place))) {
-        if matches!(place, 3 | 6) {
+    for (index, unit) in (0_u32..8).map(|index| (index, 10_u32.pow(7 - index))) {
+        if matches!(index, 3 | 6) {
             text.push('.');
         }
         text.push(char::from_digit(number / unit % 10, 10).unwrap_or('0'));

@@ -148,7 +148,7 @@ impl<'a> Log<'a> {
     async fn calls(&mut self, count: u64, step: u64, admitted: bool) -> Result<(), Failure> {
         let mut batch = Batch::new(1);
         let (key, policy) = (self.policy.name().as_bytes(), &self.policy);
-        batch.decide(&[KeyedCharge { key, policy, cost: Cost::ONE, enforce: true, dry: false }])?;
+        batch.decide(&[KeyedCharge::new(key, policy, Cost::ONE)])?;
         let pipeline = self.client.pipeline();
         for _ in 0..count {
             self.now += step;

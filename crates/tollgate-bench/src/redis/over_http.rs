@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use crate::Failure;
 use crate::process;
 use crate::redis::server::Server as Redis;
-use crate::replicas::Kind;
+use crate::replicas::ReplicaLimiter;
 use crate::report::{Table, Target};
 use crate::rounds::Spread;
 use crate::serve::Server;
@@ -13,11 +13,11 @@ use crate::wrk::{self, Load};
 
 const CONNECTIONS: u32 = 128;
 
-const KINDS: [(Kind, &str); 4] = [
-    (Kind::Bare, BARE),
-    (Kind::ScriptEach, EACH),
-    (Kind::LeanScript, "lean script per request"),
-    (Kind::Tollgate, OURS),
+const LIMITERS: [(ReplicaLimiter, &str); 4] = [
+    (ReplicaLimiter::Bare, BARE),
+    (ReplicaLimiter::ScriptEach, EACH),
+    (ReplicaLimiter::LeanScript, "lean script per request"),
+    (ReplicaLimiter::Tollgate, OURS),
 ];
 const BARE: &str = "bare app";
 const EACH: &str = "a script per request";
@@ -26,13 +26,13 @@ const OURS: &str = "Tollgate";
 /// The tables of results and goals.
 pub(crate) fn tables(redis: &Redis, rounds: usize) -> Result<[Table; 2], Failure> {
     wrk::find()?;
-    let mut apps: Vec<_> = KINDS
+    let mut apps: Vec<_> = LIMITERS
         .iter()
-        .map(|(kind, name)| App::start(*kind, name, redis))
+        .map(|(limiter, name)| App::start(*limiter, name, redis))
         .collect::<Result<_, _>>()?;
     for turn in 0..=rounds {
-        for place in 0..apps.len() {
-            let app = (turn + place) % apps.len();
+        for index in 0..apps.len() {
+            let app = (turn + index) % apps.len();
             let seen = apps[app].round()?;
             // The first turn only warms up.
             if turn > 0 {
@@ -102,9 +102,9 @@ struct Seen {
 type Number = fn(&Seen) -> f64;
 
 impl App {
-    fn start(kind: Kind, name: &'static str, redis: &Redis) -> Result<Self, Failure> {
-        let kind = kind.to_possible_value().ok_or("a kind without a name")?;
-        let server = Server::start(&["replica", kind.get_name(), "--redis", &redis.url()])?;
+    fn start(limiter: ReplicaLimiter, name: &'static str, redis: &Redis) -> Result<Self, Failure> {
+        let limiter = limiter.to_possible_value().ok_or("a limiter without a name")?;
+        let server = Server::start(&["replica", limiter.get_name(), "--redis", &redis.url()])?;
         Ok(Self { name, server, seen: Vec::new() })
     }
 

@@ -97,13 +97,7 @@ impl Ask for OneEach {
         let keys: Vec<_> = keys.collect();
         let lines: Vec<_> = keys
             .iter()
-            .map(|(key, policy)| KeyedCharge {
-                key: key.as_bytes(),
-                policy,
-                cost: Cost::ONE,
-                enforce: true,
-                dry: false,
-            })
+            .map(|(key, policy)| KeyedCharge::new(key.as_bytes(), policy, Cost::ONE))
             .collect();
         if !self.apart {
             return self.call(&lines).await;

@@ -21,8 +21,8 @@ pub(crate) async fn take_turns(
     redis: &Client,
 ) -> Result<(), Failure> {
     for turn in 0..=rounds {
-        for place in 0..sides.len() {
-            let side = (turn + place) % sides.len();
+        for index in 0..sides.len() {
+            let side = (turn + index) % sides.len();
             let seen = sides[side].round(tasks, redis).await?;
             // The first turn only warms up.
             if turn > 0 {

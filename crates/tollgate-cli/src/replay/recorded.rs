@@ -17,7 +17,7 @@ use tollgate::key::{
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
 use tollgate_config::plan::{
-    IdentitySource, LimitPlan, Meeting, Part, Plan, ReservePlan, SettleBy, Statuses,
+    ChargePlan, IdentitySource, LimitPlan, Meeting, Plan, ReservePlan, SettleBy, Statuses,
 };
 use tollgate_engine::{Charges, Limits, actual_cost};
 use tollgate_gateway::proxy::{Fault, Meaning};
@@ -146,8 +146,8 @@ impl Recorded {
         };
         let actual: SmallVec<[_; 4]> = route
             .limits
-            .parts(api)
-            .filter_map(|(number, limit, part)| Some((number, actual(limit, part, record)?)))
+            .charges(api)
+            .filter_map(|(number, limit, charge)| Some((number, actual(limit, charge, record)?)))
             .collect();
         replay.request(Recording { limits, charges, actual: &actual, ..request })
     }
@@ -262,16 +262,16 @@ fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Opti
     settle.cost_of(models?.get(model), &usage)
 }
 
-/// The cost to which a response settles a part's charge.
-fn actual(limit: &LimitPlan, part: Part<'_>, record: &Record<'_>) -> Option<Cost> {
-    let policy = part.any_policy()?;
-    let (counts, stated) = match part {
-        Part::InFlight(_) => return None,
-        Part::Penalty(penalty) => {
+/// The cost to which a response settles a charge.
+fn actual(limit: &LimitPlan, charge: ChargePlan<'_>, record: &Record<'_>) -> Option<Cost> {
+    let policy = charge.any_policy()?;
+    let (counts, stated) = match charge {
+        ChargePlan::InFlight(_) => return None,
+        ChargePlan::Penalty(penalty) => {
             let failures = penalty.failures.as_ref();
             (failures.map(|failures| contain(failures, record.status)), None)
         }
-        Part::Quota(_) => {
+        ChargePlan::Quota(_) => {
             // If the client left before the response, the charge is final.
             let is_known = !matches!(record.status, 0 | 499);
             let counts = limit.counts.as_ref();

@@ -94,7 +94,7 @@ fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
         report.clients_denied,
         Count(report.clients, "client"),
         Count(requests, "request"),
-        Share(denied, requests)
+        Percent(denied, requests)
     )?;
     if report.forbidden > 0 {
         writeln!(out, "denied before any limit: {}", Count(report.forbidden, "request"))?;
@@ -172,7 +172,7 @@ fn write_clients(out: &mut String, report: &Report, top: usize) -> fmt::Result {
     for near in report.nearness.iter().filter(|near| near.clients > 0) {
         let (from, clients) = (near.left_percent, near.clients);
         let to = if from >= 90 { 100 } else { from + 9 };
-        writeln!(out, "  {from:3} to {to} % left: {clients} ({})", Share(clients, never))?;
+        writeln!(out, "  {from:3} to {to} % left: {clients} ({})", Percent(clients, never))?;
     }
     Ok(())
 }
@@ -192,20 +192,20 @@ impl fmt::Display for Heading {
 
 fn write_totals(out: &mut String, name: &str, totals: &Totals) -> fmt::Result {
     let Counts { requests, units, allowed, denied } = totals.counts;
-    let share = Share(denied, requests).to_string();
-    write!(out, "{name:24} {requests:>10} {units:>10} {allowed:>10} {denied:>10} {share:>7}")?;
+    let percent = Percent(denied, requests).to_string();
+    write!(out, "{name:24} {requests:>10} {units:>10} {allowed:>10} {denied:>10} {percent:>7}")?;
     if let Some(Minute { at, requests, denied }) = totals.worst_minute {
         write!(out, "  {at}: {denied} of {requests} denied")?;
     }
     writeln!(out)
 }
 
-struct Share(u64, u64);
+struct Percent(u64, u64);
 
-impl fmt::Display for Share {
+impl fmt::Display for Percent {
     #[expect(clippy::cast_precision_loss, reason = "shown to a hundredth of a percent")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = if self.1 == 0 { 0.0 } else { self.0 as f64 / self.1 as f64 * 100.0 };
-        write!(f, "{share:.2} %")
+        let percent = if self.1 == 0 { 0.0 } else { self.0 as f64 / self.1 as f64 * 100.0 };
+        write!(f, "{percent:.2} %")
     }
 }

@@ -41,13 +41,13 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "quotas are stored {}", store(&plan.store))?;
     if let Some(AccessLogPlan { file, sample, .. }) = &plan.access_log {
         let file = file.as_deref().map_or_else(|| "standard output".into(), Path::to_string_lossy);
-        writeln!(out, "requests from {} clients are logged to {file}", share(*sample))?;
+        writeln!(out, "requests from {} clients are logged to {file}", sampled(*sample))?;
     }
     if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
         writeln!(
             out,
             "spans of `{service_name}` are sent to {endpoint}: {} traces that start here",
-            share(*sample)
+            sampled(*sample)
         )?;
     }
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
@@ -88,7 +88,7 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
 }
 
 /// "all" or "10% of the"
-fn share(sample: f64) -> String {
+fn sampled(sample: f64) -> String {
     let percent = (sample * 1e6).round() / 1e4;
     if sample == 1.0 { "all".to_owned() } else { format!("{percent}% of the") }
 }
@@ -210,11 +210,11 @@ fn source(source: &IdentitySource) -> String {
             format!("the holder of one of {} API keys", keys.keys.len())
         }
         IdentitySource::Certificate => "the owner of the client certificate".to_owned(),
-        IdentitySource::Value(ValuePlan { place, proxies: Some(_) }) => {
-            format!("the {place} that its trusted proxies send")
+        IdentitySource::Value(ValuePlan { parameter, proxies: Some(_) }) => {
+            format!("the {parameter} that its trusted proxies send")
         }
-        IdentitySource::Value(ValuePlan { place, proxies: None }) => {
-            format!("the {place} (forgeable: clients can write any value)")
+        IdentitySource::Value(ValuePlan { parameter, proxies: None }) => {
+            format!("the {parameter} (forgeable: clients can write any value)")
         }
         IdentitySource::Ip { header, v4_prefix, v6_prefix, .. } => {
             let header = match header {

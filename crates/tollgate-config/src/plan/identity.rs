@@ -27,19 +27,19 @@ pub enum IdentitySource {
 
 #[derive(Clone, Debug)]
 pub struct ValuePlan {
-    pub place: ValuePlace,
+    pub parameter: Parameter,
     /// The proxies that verify the value. Without this list, clients can write any value.
     pub proxies: Option<TrustedProxies>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ValuePlace {
+pub enum Parameter {
     Header(HeaderName),
     Cookie(String),
     Query(String),
 }
 
-impl fmt::Display for ValuePlace {
+impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header(name) => write!(f, "header {name}"),
@@ -102,12 +102,12 @@ impl JwksPlan {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeysPlan {
-    pub place: ApiKeyPlace,
+    pub header: ApiKeyHeader,
     pub keys: Vec<ApiKeyEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ApiKeyPlace {
+pub enum ApiKeyHeader {
     Header(HeaderName),
     /// `Authorization: <scheme> <key>`.
     Authorization(String),

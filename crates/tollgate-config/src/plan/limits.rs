@@ -89,7 +89,7 @@ pub struct LimitPlan {
     pub quotas: Vec<QuotaPlan>,
     pub whose: Whose,
     pub costs: Arc<CostTable>,
-    /// What its parts do with requests beyond their quota, except for the penalty.
+    /// What its charges do with requests beyond their quota, except for the penalty.
     pub mode: Mode,
     /// Whether the rate limit headers leave its policies out.
     pub hide_headers: bool,
@@ -132,17 +132,17 @@ impl QuotaPlan {
     }
 }
 
-/// A part of a limit that charges requests on its own.
+/// One of the charges that a limit makes for a request.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'p> {
+pub enum ChargePlan<'p> {
     Quota(&'p QuotaPlan),
     /// Costs 1 for each request, as does a penalty.
     InFlight(&'p Policy),
     Penalty(&'p PenaltyPlan),
 }
 
-impl<'p> Part<'p> {
-    /// The policy for clients in a tier, if the part applies to them.
+impl<'p> ChargePlan<'p> {
+    /// The policy for clients in a tier, if the charge applies to them.
     pub fn policy_in(self, tier: Option<usize>) -> Option<&'p Policy> {
         match self {
             Self::Quota(quota) => quota.policy_in(tier),
@@ -157,24 +157,24 @@ impl<'p> Part<'p> {
             Self::Quota(QuotaPlan { everybody, tiers }) => {
                 everybody.iter().chain(tiers.iter().flatten()).next()
             }
-            part => part.policy_in(None),
+            charge => charge.policy_in(None),
         }
     }
 }
 
 impl LimitPlan {
-    /// The limit's parts, in the order of their charges.
-    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        let quotas = self.quotas.iter().map(Part::Quota);
-        let in_flight = self.in_flight.iter().map(Part::InFlight);
-        quotas.chain(in_flight).chain(self.penalty.iter().map(Part::Penalty))
+    /// The limit's charges, in order.
+    pub fn charges(&self) -> impl Iterator<Item = ChargePlan<'_>> {
+        let quotas = self.quotas.iter().map(ChargePlan::Quota);
+        let in_flight = self.in_flight.iter().map(ChargePlan::InFlight);
+        quotas.chain(in_flight).chain(self.penalty.iter().map(ChargePlan::Penalty))
     }
 
-    /// What a part does with requests beyond its quota.
-    pub const fn mode_of(&self, part: Part<'_>) -> Mode {
-        match part {
-            Part::Quota(_) | Part::InFlight(_) => self.mode,
-            Part::Penalty(_) => self.mode.of_penalty(),
+    /// What a charge does with requests beyond its quota.
+    pub const fn mode_of(&self, charge: ChargePlan<'_>) -> Mode {
+        match charge {
+            ChargePlan::Quota(_) | ChargePlan::InFlight(_) => self.mode,
+            ChargePlan::Penalty(_) => self.mode.of_penalty(),
         }
     }
 

@@ -10,7 +10,7 @@ use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
 use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, TierIndex};
 
-use super::{ApiPlan, LimitPlan, Part, Plan, Preflights, RouteLimits, Whose};
+use super::{ApiPlan, ChargePlan, LimitPlan, Plan, Preflights, RouteLimits, Whose};
 use crate::path::{PathFault, RequestPath};
 
 /// The limits that apply to a request on its route.
@@ -103,21 +103,24 @@ impl Plan {
 }
 
 impl RouteLimits {
-    /// The parts of all limits for requests that match this api, numbered like their charges.
-    pub fn parts(&self, api: Option<usize>) -> impl Iterator<Item = (u8, &LimitPlan, Part<'_>)> {
+    /// The charges of all limits for requests that match this api, numbered.
+    pub fn charges(
+        &self,
+        api: Option<usize>,
+    ) -> impl Iterator<Item = (u8, &LimitPlan, ChargePlan<'_>)> {
         let api = api.and_then(|api| self.apis.get(api));
         let limits = self.everywhere().chain(api.into_iter().flat_map(ApiPlan::limits));
-        let parts = limits.flat_map(|limit| limit.parts().map(move |part| (limit, part)));
-        let parts = parts.filter(|(_, part)| part.any_policy().is_some());
+        let charges = limits.flat_map(|limit| limit.charges().map(move |charge| (limit, charge)));
+        let charges = charges.filter(|(_, charge)| charge.any_policy().is_some());
         // A layer has at most 64 limits.
-        (0..).zip(parts).map(|(number, (limit, part))| (number, limit, part))
+        (0..).zip(charges).map(|(number, (limit, charge))| (number, limit, charge))
     }
 
     /// What the engine needs of these limits, given the number of tiers.
     pub fn rules(&self, api: Option<usize>, tiers: usize) -> Limits {
-        let rules = self.parts(api).filter_map(|(_, limit, part)| {
-            let in_tier = |tier| part.policy_in(Some(tier)).or_else(|| part.any_policy());
-            let rule = Limit::new(part.any_policy()?.clone()).mode(limit.mode_of(part));
+        let rules = self.charges(api).filter_map(|(_, limit, charge)| {
+            let in_tier = |tier| charge.policy_in(Some(tier)).or_else(|| charge.any_policy());
+            let rule = Limit::new(charge.any_policy()?.clone()).mode(limit.mode_of(charge));
             let in_tiers = (0..tiers).filter_map(in_tier).cloned().collect();
             Some(Limit { in_tiers, ..rule })
         });
@@ -142,13 +145,13 @@ impl Plan {
         let kind = client.ok().flatten().map_or(SubjectKind::Other, |subject| subject.kind);
         let index = tier.and_then(|tier| u8::try_from(tier).ok());
         let mut charges = Charges::default();
-        for (number, limit, part) in limits.parts(api) {
+        for (number, limit, charge) in limits.charges(api) {
             let Some(cost) = cost(limit) else { continue };
             let Some(key) = self.key(limit, client)? else { continue };
-            if part.policy_in(tier).is_none() {
+            if charge.policy_in(tier).is_none() {
                 continue;
             }
-            let cost = if let Part::Quota(_) = part { cost } else { Cost::ONE };
+            let cost = if let ChargePlan::Quota(_) = charge { cost } else { Cost::ONE };
             let kind = if limit.whose == Whose::Client { kind } else { SubjectKind::Global };
             let mut applied = AppliedLimit::new(number, kind, key.clone(), cost);
             applied.tier = index.map_or_else(TierIndex::default, TierIndex);

@@ -31,12 +31,12 @@ use tollgate::limit::{OnMissingKey, Paths};
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::edits::{EditError, Edits};
 pub use self::identity::{
-    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
-    KeyOrigin, ValuePlace, ValuePlan,
+    ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
+    KeyOrigin, Parameter, ValuePlan,
 };
 pub use self::limits::{
-    ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, Part, PenaltyPlan, QuotaPlan, RouteLimits,
-    Whose,
+    ApiPlan, ChargePlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan,
+    RouteLimits, Whose,
 };
 pub use self::matching::{PathMatch, PathMatchError};
 pub use self::meeting::{Meeting, NoClient, Unlimited};

@@ -6,7 +6,7 @@ use super::rules::{domain, is_rules};
 use crate::place::{Place, Span};
 use crate::plan::RateLimitDomain;
 use crate::problem::{Checked, Problem, Problems, Reported, Severity};
-use crate::tree::{self, Entry, Node, Value};
+use crate::tree::{self, Node, Pair, Value};
 
 /// Whether this is an object of Kubernetes.
 pub(super) fn is_object(root: &Node) -> bool {
@@ -41,12 +41,12 @@ pub(super) fn rules(file: &str, problems: &Problems) -> Option<Checked<Vec<Text>
 }
 
 fn add_texts(object: &Node, file: &str, texts: &mut Vec<Text>) {
-    let entries = |key| match object.get(key).map(|node| &node.value) {
-        Some(Value::Map(entries)) => entries.as_slice(),
+    let pairs = |key| match object.get(key).map(|node| &node.value) {
+        Some(Value::Map(pairs)) => pairs.as_slice(),
         _ => &[],
     };
     match object.get("kind").and_then(|kind| kind.text()) {
-        Some("ConfigMap") => texts.extend(entries("data").iter().filter_map(|it| text(it, file))),
+        Some("ConfigMap") => texts.extend(pairs("data").iter().filter_map(|it| text(it, file))),
         Some(kind) if kind.ends_with("List") => {
             if let Some(Value::List(items)) = object.get("items").map(|items| &items.value) {
                 items.iter().for_each(|item| add_texts(item, file, texts));
@@ -57,18 +57,18 @@ fn add_texts(object: &Node, file: &str, texts: &mut Vec<Text>) {
 }
 
 /// A value of `data`, if it contains rules. A ConfigMap may also contain other files.
-fn text(entry: &Entry, file: &str) -> Option<Text> {
-    let rules = entry.node.text()?;
+fn text(pair: &Pair, file: &str) -> Option<Text> {
+    let rules = pair.node.text()?;
     let has_rules = match tree::parse_first(rules, &Problems::default()) {
         Some(root) => root.is_some_and(|root| is_rules(&root)),
         // These rules are not valid YAML.
         None => rules.lines().any(|line| line.starts_with("descriptors:")),
     };
     has_rules.then(|| Text {
-        key: entry.key.clone(),
-        span: entry.node.span.clone(),
+        key: pair.key.clone(),
+        span: pair.node.span.clone(),
         rules: rules.to_owned(),
-        lines: lines(file, entry.node.span.start, rules),
+        lines: lines(file, pair.node.span.start, rules),
     })
 }
 

@@ -4,7 +4,7 @@ mod kubernetes;
 mod rules;
 mod yaml;
 
-use std::collections::hash_map::Entry as Slot;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -62,8 +62,8 @@ pub fn read_rate_limit_files(
     let mut all = RateLimitDomains::new();
     for (_, domain) in read {
         match all.entry(domain.name.clone()) {
-            Slot::Occupied(mut merged) => merged.get_mut().descriptors.extend(domain.descriptors),
-            Slot::Vacant(slot) => drop(slot.insert(domain)),
+            Entry::Occupied(mut merged) => merged.get_mut().descriptors.extend(domain.descriptors),
+            Entry::Vacant(vacant) => drop(vacant.insert(domain)),
         }
     }
     Ok(all)

@@ -10,7 +10,7 @@ use crate::plan::{Allowed, Descriptor, RateLimitDomain, Rule, Unit};
 use crate::problem::{Checked, Problems, Reported};
 use crate::tree::Node;
 use crate::typed::{
-    AnySection, Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts, words,
+    AnySection, Flag, Input, Item, List, Setting, ValueType as _, Whole, section, texts, words,
 };
 use crate::{format, problem, spec, tree, typed};
 
@@ -34,7 +34,7 @@ pub(super) fn domain(text: &str, problems: &Rc<Problems>) -> Checked<RateLimitDo
     Ok(RateLimitDomain { name, descriptors })
 }
 
-fn all(items: &[Item<Entry>], domain: &str) -> Vec<Descriptor> {
+fn all(items: &[Item<DescriptorEntry>], domain: &str) -> Vec<Descriptor> {
     let mut all: Vec<Descriptor> = Vec::new();
     for item in items {
         let read = item.get().and_then(|entry| descriptor(entry, domain));
@@ -48,7 +48,7 @@ fn all(items: &[Item<Entry>], domain: &str) -> Vec<Descriptor> {
     all
 }
 
-fn descriptor(entry: &Entry, domain: &str) -> Checked<Descriptor> {
+fn descriptor(entry: &DescriptorEntry, domain: &str) -> Checked<Descriptor> {
     for flag in [&entry.detailed_metric, &entry.value_to_metric] {
         if flag.value() == Ok(true) {
             let key = flag.key;
@@ -138,11 +138,11 @@ section! {
         /// The name with which requests select these rules.
         required domain: DomainName,
         /// The rules.
-        optional descriptors: List<Entry>,
+        optional descriptors: List<DescriptorEntry>,
     }
 
     /// One entry in a descriptor.
-    keys Entry = "descriptors[]" {
+    keys DescriptorEntry = "descriptors[]" {
         /// The entry's key.
         required key: format::Text,
         /// The value, in which `*` matches any text. Default: any value.
@@ -162,7 +162,7 @@ section! {
         /// Without effect.
         default value_to_metric as "value_to_metric": Flag = "false",
         /// Rules for longer descriptors.
-        optional descriptors: List<Entry>,
+        optional descriptors: List<DescriptorEntry>,
     }
 
     /// A limit.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::place::Place;
 use crate::problem::Problems;
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Node, Pair, Value};
 
 /// A copy with the meaning that the file has in envoyproxy/ratelimit: a key without a value, or
 /// with an empty list, is ignored, `<<` includes another section's keys, and numbers and flags may
@@ -16,10 +16,10 @@ pub(super) fn as_go_reads(node: &Rc<Node>, problems: &Problems) -> Rc<Node> {
         Value::List(nodes) => {
             Value::List(nodes.iter().map(|node| as_go_reads(node, problems)).collect())
         }
-        Value::Map(entries) => {
-            let all = with_merged(entries, problems);
-            let there = all.into_iter().filter(|entry| !is_empty(&entry.node));
-            Value::Map(there.map(|entry| read_entry(entry, problems)).collect())
+        Value::Map(pairs) => {
+            let all = with_merged(pairs, problems);
+            let there = all.into_iter().filter(|pair| !is_empty(&pair.node));
+            Value::Map(there.map(|pair| read_pair(pair, problems)).collect())
         }
     };
     node.with_value(value)
@@ -32,8 +32,8 @@ fn is_empty(node: &Node) -> bool {
     }
 }
 
-fn read_entry(entry: &Entry, problems: &Problems) -> Entry {
-    let Entry { key, key_span, node } = entry;
+fn read_pair(pair: &Pair, problems: &Problems) -> Pair {
+    let Pair { key, key_span, node } = pair;
     let text = match &node.value {
         Value::Scalar(scalar) if scalar.plain => match &**key {
             "requests_per_unit" => integer(&scalar.text),
@@ -46,24 +46,24 @@ fn read_entry(entry: &Entry, problems: &Problems) -> Entry {
         Some(text) => node.with_value(Node::plain(&text).value),
         None => as_go_reads(node, problems),
     };
-    Entry { key: key.clone(), key_span: key_span.clone(), node }
+    Pair { key: key.clone(), key_span: key_span.clone(), node }
 }
 
-/// A section's own entries, and the entries of the sections in `<<`, of which the first has
+/// A section's own keys, and the keys of the sections in `<<`, of which the first has
 /// precedence.
-fn with_merged<'a>(entries: &'a [Entry], problems: &Problems) -> Vec<&'a Entry> {
-    let (merges, mut all): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.key == MERGE);
+fn with_merged<'a>(pairs: &'a [Pair], problems: &Problems) -> Vec<&'a Pair> {
+    let (merges, mut all): (Vec<_>, Vec<_>) = pairs.iter().partition(|pair| pair.key == MERGE);
     if merges.is_empty() {
         return all;
     }
-    let mut seen: HashSet<&str> = all.iter().map(|entry| &*entry.key).collect();
+    let mut seen: HashSet<&str> = all.iter().map(|pair| &*pair.key).collect();
     for merge in merges {
         let sections = match &merge.node.value {
             Value::List(nodes) => nodes.as_slice(),
             _ => std::slice::from_ref(&merge.node),
         };
         for section in sections {
-            let Value::Map(entries) = &section.value else {
+            let Value::Map(pairs) = &section.value else {
                 problems.error(
                     Place { span: merge.key_span.clone(), path: MERGE.to_owned() },
                     "`<<` includes a section, or a list of sections",
@@ -71,8 +71,8 @@ fn with_merged<'a>(entries: &'a [Entry], problems: &Problems) -> Vec<&'a Entry> 
                 );
                 continue;
             };
-            let merged = with_merged(entries, problems).into_iter();
-            all.extend(merged.filter(|entry| seen.insert(&entry.key)));
+            let merged = with_merged(pairs, problems).into_iter();
+            all.extend(merged.filter(|pair| seen.insert(&pair.key)));
         }
     }
     all

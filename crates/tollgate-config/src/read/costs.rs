@@ -5,13 +5,13 @@ use tollgate_engine::MethodCosts;
 
 use super::super::problem::Checked;
 use super::super::tables;
-use super::super::typed::{Either, Key, Kind};
+use super::super::typed::{Either, Key, ValueType};
 use super::paths;
 use crate::plan::{CostRule, CostTable};
 
 /// A policy's own costs, or the costs for all policies.
 pub(super) fn costs(
-    costs: &Key<Option<<tables::Costs as Kind>::Value>>,
+    costs: &Key<Option<<tables::Costs as ValueType>::Value>>,
     of_all: Option<&Arc<CostTable>>,
 ) -> Checked<Arc<CostTable>> {
     let Some(costs) = costs.get()? else {

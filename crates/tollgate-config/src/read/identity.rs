@@ -8,7 +8,7 @@ use super::super::tables::{self, ApiKey, ApiKeys, ClientKey, RateLimiter};
 use super::super::typed::{Item, Location, Setting, all};
 use super::tokens;
 use crate::plan::{
-    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
+    ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, Parameter, ValuePlan,
 };
 
 pub(super) struct Identity {
@@ -140,10 +140,10 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
         let cure = format!("write `{{key: {word}, name: …}}`");
         return Err(location.error(format!("`{word}` needs a `name`"), cure));
     };
-    let place = match kind {
-        ClientKey::Header => ValuePlace::Header(name.value.clone()),
-        ClientKey::Cookie => ValuePlace::Cookie(name.text.clone()),
-        _ => ValuePlace::Query(name.text.clone()),
+    let parameter = match kind {
+        ClientKey::Header => Parameter::Header(name.value.clone()),
+        ClientKey::Cookie => Parameter::Cookie(name.text.clone()),
+        _ => Parameter::Query(name.text.clone()),
     };
     let proxies = section.trusted_proxies.value()?;
     if proxies.is_none() {
@@ -157,7 +157,7 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
              a `global` limit",
         );
     }
-    Ok(ValuePlan { place, proxies })
+    Ok(ValuePlan { parameter, proxies })
 }
 
 fn asks_for_certificates(limiter: &RateLimiter) -> bool {
@@ -174,9 +174,9 @@ fn forwarding(name: HeaderName) -> ForwardingHeader {
 }
 
 fn api_keys(section: &ApiKeys, tiers: &[String]) -> Checked<ApiKeysPlan> {
-    let place = match section.scheme.value()? {
-        Some(scheme) => ApiKeyPlace::Authorization(scheme),
-        None => ApiKeyPlace::Header(section.header.value()?),
+    let header = match section.scheme.value()? {
+        Some(scheme) => ApiKeyHeader::Authorization(scheme),
+        None => ApiKeyHeader::Header(section.header.value()?),
     };
     let mut digests = HashMap::new();
     let keys = all(section.keys.get()?, |item| {
@@ -192,7 +192,7 @@ fn api_keys(section: &ApiKeys, tiers: &[String]) -> Checked<ApiKeysPlan> {
         }
         api_key(key, tiers)
     });
-    Ok(ApiKeysPlan { place, keys: keys? })
+    Ok(ApiKeysPlan { header, keys: keys? })
 }
 
 fn api_key(key: &ApiKey, tiers: &[String]) -> Checked<ApiKeyEntry> {

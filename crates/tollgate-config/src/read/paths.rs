@@ -4,12 +4,12 @@ use tollgate_engine::{Methods, PathPattern};
 use super::super::format;
 use super::super::problem::Checked;
 use super::super::tables::{self, PathSection, RateLimiter};
-use super::super::typed::{Either, Item, Key, Kind, Location, all, values};
+use super::super::typed::{Either, Item, Key, Location, ValueType, all, values};
 use crate::path::{Ambiguous, PathRules};
 use crate::plan::PathMatch;
 
 pub(super) fn path(
-    path: &<tables::Path as Kind>::Value,
+    path: &<tables::Path as ValueType>::Value,
     location: &Location,
 ) -> Checked<PathMatch> {
     let section = match path {

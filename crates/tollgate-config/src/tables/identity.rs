@@ -1,7 +1,7 @@
 use tollgate::limit::OnMissingKey;
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::{Proxies, WatchedFile};
+use super::value_types::{Proxies, WatchedFile};
 use typed::{Hidden, List, OneOrMore, Whole, Written, durations, section, words};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

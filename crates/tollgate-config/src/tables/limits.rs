@@ -3,9 +3,9 @@ use tollgate::policy::{LeakyMode, Refill, Resolution};
 use crate::plan::Whose;
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::{AtOnce, OnError, Strategy, Units};
 use super::options::{Bandwidth, Concurrency, CountOnly, Excess, Lease, Penalty, Reserve};
 use super::path::Path;
+use super::value_types::{AtOnce, OnError, Strategy, Units};
 use super::window::Window;
 use typed::{Either, Flag, List, Named, OneOrMore, Short, Time, Whole, section, words};
 

@@ -1,9 +1,9 @@
 //! Budgets for language models.
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::{AtOnce, Megabytes, OnError, Units};
 use super::options::Concurrency;
 use super::path::Path;
+use super::value_types::{AtOnce, Megabytes, OnError, Units};
 use typed::{Flag, Named, Short, Whole, section};
 
 section! {

@@ -15,11 +15,10 @@
 //! | `store.rs` | where quotas are stored |
 //! | `answers.rs` | headers and denials |
 //! | `telemetry.rs` | logs and traces |
-//! | `kinds.rs` | values that several sections use |
+//! | `value_types.rs` | values that several sections use |
 
 mod answers;
 mod identity;
-mod kinds;
 mod limits;
 mod llm;
 mod options;
@@ -29,6 +28,7 @@ mod store;
 mod target;
 mod telemetry;
 mod tls;
+mod value_types;
 mod window;
 
 pub use self::answers::Headers;
@@ -51,7 +51,7 @@ pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, Tr
 pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
 pub(super) use self::window::Window;
 
-use self::kinds::{OnError, Proxies, Strategy};
+use self::value_types::{OnError, Proxies, Strategy};
 use super::spec::{self, Section};
 use super::{format, problem, typed};
 use typed::{Either, Flag, List, OneOrMore, Short, Whole, section};

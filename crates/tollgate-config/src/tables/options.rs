@@ -3,7 +3,7 @@
 use crate::plan::SettleBy;
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::{AtOnce, Megabytes, Units};
+use super::value_types::{AtOnce, Megabytes, Units};
 use super::window::Window;
 use typed::{OneOrMore, Time, Values, Whole, section, words};
 

@@ -1,9 +1,9 @@
 use super::super::{format, problem, spec, typed};
-use super::kinds::{Proxies, Timeout, WatchedFile};
 use super::limits::{Api, Policy};
 use super::path::Path;
 use super::target::Target;
 use super::tls::TlsFiles;
+use super::value_types::{Proxies, Timeout, WatchedFile};
 use crate::path::{Ambiguous, Forwarded};
 use typed::{Flag, List, OneOrMore, Short, Values, Whole, durations, section, words};
 

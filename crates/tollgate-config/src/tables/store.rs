@@ -1,7 +1,7 @@
 use crate::plan::Topology;
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::Megabytes;
+use super::value_types::Megabytes;
 use typed::{Hidden, Whole, durations, section, words};
 
 section! {

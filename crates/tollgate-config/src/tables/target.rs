@@ -4,8 +4,8 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue};
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::Timeout;
 use super::tls::TargetTlsFiles;
+use super::value_types::Timeout;
 use crate::path::{Ambiguous, normalise};
 use crate::plan::Edits;
 use crate::plan::upstream::{Address, Balance, Endpoint, Protocol};

@@ -1,7 +1,7 @@
 //! TLS of clients, and to targets.
 
 use super::super::{problem, spec, typed};
-use super::kinds::WatchedFile;
+use super::value_types::WatchedFile;
 use typed::{List, Values, section, words};
 
 section! {

@@ -1,7 +1,7 @@
 use tollgate::policy::calendar::Unit;
 
 use super::super::{format, problem, spec, typed};
-use super::kinds::Units;
+use super::value_types::Units;
 use typed::{Time, section, words};
 
 /// 400 days, the longest window.

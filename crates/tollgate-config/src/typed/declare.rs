@@ -62,24 +62,24 @@ macro_rules! section {
     }};
     (@key $field:ident $key:literal) => { $key };
 
-    (@type values optional $kind:ty) => { Option<<$kind as typed::Kind>::Value> };
-    (@type values $mode:ident $kind:ty) => { <$kind as typed::Kind>::Value };
-    (@type keys optional $kind:ty) => { typed::Key<Option<<$kind as typed::Kind>::Value>> };
-    (@type keys group $kind:ty) => { $kind };
-    (@type keys others $kind:ty) => { $kind };
-    (@type keys $mode:ident $kind:ty) => { typed::Key<<$kind as typed::Kind>::Value> };
+    (@type values optional $type:ty) => { Option<<$type as typed::ValueType>::Value> };
+    (@type values $mode:ident $type:ty) => { <$type as typed::ValueType>::Value };
+    (@type keys optional $type:ty) => { typed::Key<Option<<$type as typed::ValueType>::Value>> };
+    (@type keys group $type:ty) => { $type };
+    (@type keys others $type:ty) => { $type };
+    (@type keys $mode:ident $type:ty) => { typed::Key<<$type as typed::ValueType>::Value> };
 
-    (@entry group $kind:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Entry::Group(<$kind>::table) };
-    (@entry others $kind:ty, $key:expr, $doc:expr, where $needs:expr) => {
-        spec::Entry::Others(<$kind>::others($doc))
+    (@property group $type:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Property::Group(<$type>::table) };
+    (@property others $type:ty, $key:expr, $doc:expr, where $needs:expr) => {
+        spec::Property::Others(<$type>::others($doc))
     };
-    (@entry $mode:ident $kind:ty, $key:expr, $doc:expr, $($default:literal)? where $needs:expr) => {
-        spec::Entry::Key(spec::Field {
+    (@property $mode:ident $type:ty, $key:expr, $doc:expr, $($default:literal)? where $needs:expr) => {
+        spec::Property::Key(spec::Field {
             key: $key,
-            shape: <$kind as typed::Kind>::SHAPE,
+            shape: <$type as typed::ValueType>::SHAPE,
             presence: section!(@presence $mode $($default)?),
             doc: $doc,
-            secret: <$kind as typed::Kind>::IS_SECRET,
+            secret: <$type as typed::ValueType>::IS_SECRET,
             needs: $needs,
         })
     };
@@ -92,45 +92,45 @@ macro_rules! section {
     (@presence implied) => { spec::Presence::Optional };
     (@presence default $default:literal) => { spec::Presence::Default($default) };
 
-    (@read group $kind:ty, $entries:ident, $key:expr,) => { <$kind>::of($entries) };
-    (@read others $kind:ty, $entries:ident, $key:expr,) => { $entries.others() };
-    (@read default $kind:ty, $entries:ident, $key:expr, $default:literal) => {
-        $entries.default::<$kind>($key, $default)
+    (@read group $type:ty, $input:ident, $key:expr,) => { <$type>::of($input) };
+    (@read others $type:ty, $input:ident, $key:expr,) => { $input.others() };
+    (@read default $type:ty, $input:ident, $key:expr, $default:literal) => {
+        $input.default::<$type>($key, $default)
     };
-    (@read $mode:ident $kind:ty, $entries:ident, $key:expr,) => { $entries.$mode::<$kind>($key) };
+    (@read $mode:ident $type:ty, $input:ident, $key:expr,) => { $input.$mode::<$type>($key) };
 
     (@struct values $name:ident $(#[$of_struct:meta])* {$(
-        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $kind:ty $(= $default:literal)?,
+        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $type:ty $(= $default:literal)?,
     )*}) => {
         $(#[$of_struct])*
         #[derive(Clone, Debug)]
-        #[allow(private_interfaces, reason = "only the names of kinds are private, not their values")]
+        #[allow(private_interfaces, reason = "only the names of the types are private, not their values")]
         pub struct $name {
-            $($(#[$doc])* pub $field: section!(@type values $mode $kind),)*
+            $($(#[$doc])* pub $field: section!(@type values $mode $type),)*
         }
 
         impl $name {
-            fn of(entries: &typed::Entries<'_>) -> problem::Checked<Self> {
-                $(let $field = section!(@read $mode $kind, entries, $key, $($default)?);)*
+            fn of(input: &typed::SectionInput<'_>) -> problem::Checked<Self> {
+                $(let $field = section!(@read $mode $type, input, $key, $($default)?);)*
                 Ok(Self { $($field: $field.into_value()?,)* })
             }
         }
     };
     (@struct keys $name:ident $(#[$of_struct:meta])* {$(
-        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $kind:ty $(= $default:literal)?,
+        $(#[$doc:meta])* $mode:ident $field:ident $key:tt: $type:ty $(= $default:literal)?,
     )*}) => {
         $(#[$of_struct])*
         pub(crate) struct $name {
             #[allow(dead_code, reason = "problems of a key need no more than its own place")]
             pub(crate) info: typed::SectionInfo,
-            $($(#[$doc])* pub(crate) $field: section!(@type keys $mode $kind),)*
+            $($(#[$doc])* pub(crate) $field: section!(@type keys $mode $type),)*
         }
 
         impl $name {
-            pub(crate) fn of(entries: &typed::Entries<'_>) -> Self {
+            pub(crate) fn of(input: &typed::SectionInput<'_>) -> Self {
                 Self {
-                    info: entries.info(),
-                    $($field: section!(@read $mode $kind, entries, $key, $($default)?),)*
+                    info: input.info(),
+                    $($field: section!(@read $mode $type, input, $key, $($default)?),)*
                 }
             }
         }
@@ -139,8 +139,8 @@ macro_rules! section {
     (@value values) => { Self };
     (@value keys) => { Box<Self> };
 
-    (@of values $entries:expr) => { Self::of($entries) };
-    (@of keys $entries:expr) => { Ok(Box::new(Self::of($entries))) };
+    (@of values $input:expr) => { Self::of($input) };
+    (@of keys $input:expr) => { Ok(Box::new(Self::of($input))) };
 
     ($(
         $(#[doc = $about:literal])*
@@ -150,14 +150,14 @@ macro_rules! section {
         {
             $(
                 $(#[doc = $doc:literal])*
-                $mode:ident $field:ident $(as $key:literal)? : $kind:ty $(= $default:literal)?
+                $mode:ident $field:ident $(as $key:literal)? : $type:ty $(= $default:literal)?
                     $(where $other:ident $(= [$($value:literal)*])?: $why:literal)?,
             )*
         }
     )*) => { $(
         section!(@struct $sort $name $(#[doc = $about])* $(#[derive($($derive),*)])? {$(
             $(#[doc = $doc])*
-            $mode $field (section!(@key $field $($key)?)): $kind $(= $default)?,
+            $mode $field (section!(@key $field $($key)?)): $type $(= $default)?,
         )*});
 
         impl $name {
@@ -165,8 +165,8 @@ macro_rules! section {
                 static TABLE: spec::Section = spec::Section {
                     name: $title,
                     doc: concat!($($about),*).trim_ascii_start(),
-                    entries: &[$(section!(
-                        @entry $mode $kind,
+                    properties: &[$(section!(
+                        @property $mode $type,
                         section!(@key $field $($key)?),
                         concat!($($doc),*).trim_ascii_start(),
                         $($default)?
@@ -178,19 +178,19 @@ macro_rules! section {
             }
         }
 
-        impl typed::Kind for $name {
+        impl typed::ValueType for $name {
             type Value = section!(@value $sort);
             const SHAPE: spec::Shape = spec::Shape::Section(Self::table);
 
             fn read(input: typed::Input<'_>) -> problem::Checked<Self::Value> {
-                section!(@of $sort &typed::Entries::of(input, Self::table)?)
+                section!(@of $sort &typed::SectionInput::of(input, Self::table)?)
             }
         }
 
         $(impl typed::Shorthand for $name {
             fn read_short(input: typed::Input<'_>) -> problem::Checked<Self::Value> {
                 let key = section!(@key $short);
-                section!(@of $sort &typed::Entries::short(input, Self::table(), key))
+                section!(@of $sort &typed::SectionInput::short(input, Self::table(), key))
             }
         })?
     )* };
@@ -208,7 +208,7 @@ macro_rules! words {
         $(#[doc = $about])*
         pub(crate) struct $name;
 
-        impl typed::Kind for $name {
+        impl typed::ValueType for $name {
             type Value = $value;
             const SHAPE: spec::Shape = spec::Shape::Word(
                 &[$(($word, concat!($($doc),*).trim_ascii_start())),*]
@@ -262,7 +262,7 @@ macro_rules! durations {
                 [std::time::Duration::from_millis($min), std::time::Duration::from_millis($max)];
         }
 
-        impl typed::Kind for $name {
+        impl typed::ValueType for $name {
             type Value = std::time::Duration;
             const SHAPE: spec::Shape = spec::Shape::Duration { bounds: Some(Self::BOUNDS) };
 

@@ -22,7 +22,7 @@ impl<'a> Input<'a> {
         Self { node, path: "", problems, is_secret: false }
     }
 
-    pub(super) const fn part(self, node: &'a Node, path: &'a str) -> Self {
+    pub(super) const fn child(self, node: &'a Node, path: &'a str) -> Self {
         Self { node, path, ..self }
     }
 

@@ -1,33 +1,33 @@
-//! Kinds of values. A kind reads a value, reports its problems, and describes it for the JSON Schema
-//! and the documentation.
+//! Value types. Each reads a value, reports its problems, and describes it for the JSON Schema and
+//! the documentation.
 //!
 //! | file | content |
 //! |---|---|
-//! | `declare.rs` | `section!`, `words!` and `texts!`, which declare kinds |
-//! | `kinds.rs` | numbers, durations, lists and alternatives |
+//! | `declare.rs` | `section!`, `words!` and `texts!`, which declare value types |
+//! | `value_types.rs` | numbers, durations, lists and alternatives |
 //! | `input.rs` | a node that is being read |
 //! | `section.rs` | the keys of a section |
 //! | `location.rs` | a place in the file at which a problem is reported |
 
 mod declare;
 mod input;
-mod kinds;
 mod location;
 mod section;
+mod value_types;
 
 use super::problem::Checked;
 use super::spec::{Format, Shape};
 
 pub(crate) use self::declare::{camel_case, camel_case_len, durations, section, texts, words};
 pub(crate) use self::input::Input;
-pub(crate) use self::kinds::{
+pub(crate) use self::location::{Key, Location, SectionInfo, Setting};
+pub(crate) use self::section::{Item, Named, SectionInput, all, defaults, values};
+pub(crate) use self::value_types::{
     AnySection, Either, Flag, Hidden, List, OneOrMore, Seconds, Short, Shorthand, Time, Values,
     Whole, Written, bounded_duration, unknown_word,
 };
-pub(crate) use self::location::{Key, Location, SectionInfo, Setting};
-pub(crate) use self::section::{Entries, Item, Named, all, defaults, values};
 
-pub(crate) trait Kind {
+pub(crate) trait ValueType {
     type Value;
     const SHAPE: Shape;
     const IS_SECRET: bool = false;
@@ -44,7 +44,7 @@ pub(crate) trait Text {
     fn parse(text: &str) -> Result<Self::Value, String>;
 }
 
-impl<T: Text> Kind for T {
+impl<T: Text> ValueType for T {
     type Value = T::Value;
     const SHAPE: Shape = Shape::Text(T::FORMAT);
 

@@ -6,11 +6,11 @@ use super::super::place::{Place, join};
 use super::super::problem::{Checked, Problems, Reported};
 use super::super::secrets::looks_secret;
 use super::super::spec::{Others, Presence, Section, Shape, nearest};
-use super::super::tree::{Entry, Node, Value};
-use super::{Input, Key, Kind, Location, SectionInfo, Setting, Text};
+use super::super::tree::{Node, Pair, Value};
+use super::{Input, Key, Location, SectionInfo, Setting, Text, ValueType};
 
-pub(crate) struct Entries<'a> {
-    entries: &'a [Entry],
+pub(crate) struct SectionInput<'a> {
+    pairs: &'a [Pair],
     table: &'static Section,
     input: Input<'a>,
     location: Rc<Location>,
@@ -21,13 +21,13 @@ pub(crate) struct Entries<'a> {
     short: Option<&'static str>,
 }
 
-impl<'a> Entries<'a> {
+impl<'a> SectionInput<'a> {
     /// Reports unknown keys, and keys that do not fit together.
     pub(crate) fn of(input: Input<'a>, table: fn() -> &'static Section) -> Checked<Self> {
-        let Value::Map(entries) = &input.node.value else {
+        let Value::Map(pairs) = &input.node.value else {
             return Err(input.unexpected(&Shape::Section(table)));
         };
-        let mut section = Self::new(input, entries, table(), None);
+        let mut section = Self::new(input, pairs, table(), None);
         section.check_unknown();
         section.check_exclusive();
         section.check_needs();
@@ -41,28 +41,28 @@ impl<'a> Entries<'a> {
 
     fn new(
         input: Input<'a>,
-        entries: &'a [Entry],
+        pairs: &'a [Pair],
         table: &'static Section,
         short: Option<&'static str>,
     ) -> Self {
         let location = Rc::new(input.location());
-        Self { entries, table, input, location, meant: Vec::new(), has_unknown: false, short }
+        Self { pairs, table, input, location, meant: Vec::new(), has_unknown: false, short }
     }
 
     pub(crate) fn info(&self) -> SectionInfo {
         let location = Rc::clone(&self.location);
-        let is_set = |key: &&str| self.entry(key).is_some();
+        let is_set = |key: &&str| self.pair(key).is_some();
         let keys = self.table.fields().map(|field| field.key).filter(is_set);
         let keys = keys.map(|key| (key, self.setting(key).name())).collect();
         SectionInfo { location, has_unknown: self.has_unknown, keys }
     }
 
-    fn entry(&self, key: &str) -> Option<&'a Entry> {
-        self.entries.iter().find(|entry| entry.key == key)
+    fn pair(&self, key: &str) -> Option<&'a Pair> {
+        self.pairs.iter().find(|pair| pair.key == key)
     }
 
-    fn place_of(&self, entry: &Entry) -> Place {
-        Place { span: entry.key_span.clone(), path: join(self.input.path, &entry.key) }
+    fn place_of(&self, pair: &Pair) -> Place {
+        Place { span: pair.key_span.clone(), path: join(self.input.path, &pair.key) }
     }
 
     fn problems(&self) -> &'a Problems {
@@ -71,32 +71,32 @@ impl<'a> Entries<'a> {
 
     fn check_unknown(&mut self) {
         let table = self.table;
-        for entry in self.entries {
+        for pair in self.pairs {
             let others = table.others();
-            let is_other = others.is_some_and(|others| (others.key.check)(&entry.key).is_ok());
-            if is_other || table.field(&entry.key).is_some() {
+            let is_other = others.is_some_and(|others| (others.key.check)(&pair.key).is_ok());
+            if is_other || table.field(&pair.key).is_some() {
                 continue;
             }
             self.has_unknown = true;
-            let meant = nearest(table.fields().map(|field| field.key), &entry.key);
+            let meant = nearest(table.fields().map(|field| field.key), &pair.key);
             self.meant.extend(meant);
             let is_secret = match meant.and_then(|meant| table.field(meant)) {
                 Some(field) => field.secret,
                 None => table.fields().any(|field| field.secret),
             };
-            if is_secret || looks_secret(&entry.key) {
-                self.problems().hide(entry.node.span.clone());
+            if is_secret || looks_secret(&pair.key) {
+                self.problems().hide(pair.node.span.clone());
             }
-            let shown: String = entry.key.chars().take(60).collect();
+            let shown: String = pair.key.chars().take(60).collect();
             let what = format!("there is no key `{}` here", shown.escape_debug());
-            let cure = unknown_key_cure(table, others, &entry.key, meant);
-            self.problems().error(self.place_of(entry), what, cure);
+            let cure = unknown_key_cure(table, others, &pair.key, meant);
+            self.problems().error(self.place_of(pair), what, cure);
         }
     }
 
     fn check_exclusive(&self) {
         for keys in self.table.exclusive() {
-            let mut found = keys.iter().filter_map(|key| self.entry(key));
+            let mut found = keys.iter().filter_map(|key| self.pair(key));
             if let (Some(first), Some(second)) = (found.next(), found.next()) {
                 self.problems().error(
                     self.place_of(second),
@@ -110,10 +110,9 @@ impl<'a> Entries<'a> {
     /// Warns about keys that have no effect because another key is missing or has the wrong value.
     fn check_needs(&self) {
         for field in self.table.fields() {
-            let (Some(needs), Some(entry)) = (field.needs, self.entry(field.key)) else { continue };
+            let (Some(needs), Some(pair)) = (field.needs, self.pair(field.key)) else { continue };
             let Some(other) = self.table.field(needs.key) else { continue };
-            let found = match (self.entry(needs.key).map(|entry| &entry.node.value), other.presence)
-            {
+            let found = match (self.pair(needs.key).map(|pair| &pair.node.value), other.presence) {
                 (Some(Value::Scalar(scalar)), _) => Some(&*scalar.text),
                 (Some(_), _) => continue,
                 (None, Presence::Default(value)) => Some(value),
@@ -132,38 +131,38 @@ impl<'a> Entries<'a> {
                 [value] => format!("write `{}: {value}`, or remove it: {}", needs.key, needs.why),
                 _ => format!("remove it: {}", needs.why),
             };
-            self.problems().warn(self.place_of(entry), what, cure);
+            self.problems().warn(self.place_of(pair), what, cure);
         }
     }
 
-    pub(crate) fn required<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
-        self.key::<K, _>(key, |value| value.unwrap_or_else(|| Err(self.missing(key))))
+    pub(crate) fn required<V: ValueType>(&self, key: &'static str) -> Key<V::Value> {
+        self.key::<V, _>(key, |value| value.unwrap_or_else(|| Err(self.missing(key))))
     }
 
-    pub(crate) fn optional<K: Kind>(&self, key: &'static str) -> Key<Option<K::Value>> {
-        self.key::<K, _>(key, Option::transpose)
+    pub(crate) fn optional<V: ValueType>(&self, key: &'static str) -> Key<Option<V::Value>> {
+        self.key::<V, _>(key, Option::transpose)
     }
 
-    pub(crate) fn default<K: Kind>(&self, key: &'static str, text: &str) -> Key<K::Value> {
-        self.key::<K, _>(key, |value| {
-            value.unwrap_or_else(|| K::read(self.input.part(&Node::plain(text), "")))
+    pub(crate) fn default<V: ValueType>(&self, key: &'static str, text: &str) -> Key<V::Value> {
+        self.key::<V, _>(key, |value| {
+            value.unwrap_or_else(|| V::read(self.input.child(&Node::plain(text), "")))
         })
     }
 
     /// Reads a section that has defaults if the key is not set.
-    pub(crate) fn implied<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
-        self.key::<K, _>(key, |value| {
-            value.unwrap_or_else(|| K::read(self.input.part(&Node::empty(), "")))
+    pub(crate) fn implied<V: ValueType>(&self, key: &'static str) -> Key<V::Value> {
+        self.key::<V, _>(key, |value| {
+            value.unwrap_or_else(|| V::read(self.input.child(&Node::empty(), "")))
         })
     }
 
-    fn key<K: Kind, T>(
+    fn key<V: ValueType, T>(
         &self,
         key: &'static str,
-        value: impl FnOnce(Option<Checked<K::Value>>) -> Checked<T>,
+        value: impl FnOnce(Option<Checked<V::Value>>) -> Checked<T>,
     ) -> Key<T> {
         let (setting, node) = self.find(key);
-        let value = value(node.map(|node| K::read(self.input.part(node, &setting.path))));
+        let value = value(node.map(|node| V::read(self.input.child(node, &setting.path))));
         Key { setting, value }
     }
 
@@ -178,8 +177,8 @@ impl<'a> Entries<'a> {
                 (self.input.path.to_owned(), Some((&node.span, node)))
             }
             _ => {
-                let entry = self.entry(key).map(|entry| (&entry.key_span, &*entry.node));
-                (join(self.input.path, key), entry)
+                let pair = self.pair(key).map(|pair| (&pair.key_span, &*pair.node));
+                (join(self.input.path, key), pair)
             }
         };
         let spans = found.map(|(key, node)| (key.clone(), node.span.clone()));
@@ -195,12 +194,12 @@ impl<'a> Entries<'a> {
     }
 
     /// Keys with names that the file chooses.
-    pub(crate) fn others<N: Text, K: Kind>(&self) -> Named<N, K> {
-        let own = self.entries.iter().filter(|entry| self.table.field(&entry.key).is_none());
-        let item = |entry: &Entry| {
-            let name = N::parse(&entry.key).ok()?;
-            let path = join(self.input.path, &entry.key);
-            Some((name, Item::read(self.input.part(&entry.node, &path))))
+    pub(crate) fn others<N: Text, V: ValueType>(&self) -> Named<N, V> {
+        let own = self.pairs.iter().filter(|pair| self.table.field(&pair.key).is_none());
+        let item = |pair: &Pair| {
+            let name = N::parse(&pair.key).ok()?;
+            let path = join(self.input.path, &pair.key);
+            Some((name, Item::read(self.input.child(&pair.node, &path))))
         };
         Named { all: own.filter_map(item).collect() }
     }
@@ -247,29 +246,29 @@ fn first_sentence(doc: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-pub(crate) struct Item<K: Kind> {
+pub(crate) struct Item<V: ValueType> {
     pub(crate) location: Location,
-    pub(crate) value: Checked<K::Value>,
+    pub(crate) value: Checked<V::Value>,
 }
 
-impl<K: Kind> Item<K> {
+impl<V: ValueType> Item<V> {
     pub(super) fn read(input: Input<'_>) -> Self {
-        Self { location: input.location(), value: K::read(input) }
+        Self { location: input.location(), value: V::read(input) }
     }
 
-    pub(crate) fn get(&self) -> Checked<&K::Value> {
+    pub(crate) fn get(&self) -> Checked<&V::Value> {
         self.value.as_ref().map_err(|reported| *reported)
     }
 }
 
 /// Keys with names that the file chooses, and their values.
-pub(crate) struct Named<N: Text, K: Kind> {
-    pub(crate) all: Vec<(N::Value, Item<K>)>,
+pub(crate) struct Named<N: Text, V: ValueType> {
+    pub(crate) all: Vec<(N::Value, Item<V>)>,
 }
 
-impl<N: Text, K: Kind> Named<N, K> {
+impl<N: Text, V: ValueType> Named<N, V> {
     pub(crate) const fn others(doc: &'static str) -> Others {
-        Others { key: N::FORMAT, shape: K::SHAPE, doc }
+        Others { key: N::FORMAT, shape: V::SHAPE, doc }
     }
 }
 
@@ -282,11 +281,11 @@ pub(crate) fn all<T, U>(
     read.into_iter().collect()
 }
 
-pub(crate) fn values<K: Kind<Value: Clone>>(items: &[Item<K>]) -> Checked<Vec<K::Value>> {
+pub(crate) fn values<V: ValueType<Value: Clone>>(items: &[Item<V>]) -> Checked<Vec<V::Value>> {
     items.iter().map(|item| item.value.clone()).collect()
 }
 
 /// The value of a section in which no key is set.
-pub(crate) fn defaults<K: Kind>() -> Checked<K::Value> {
-    K::read(Input::root(&Node::empty(), &Rc::default()))
+pub(crate) fn defaults<V: ValueType>() -> Checked<V::Value> {
+    V::read(Input::root(&Node::empty(), &Rc::default()))
 }

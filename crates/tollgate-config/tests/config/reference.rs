@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
-use tollgate_config::spec::{Entry, Field, Presence, Section, Shape};
+use tollgate_config::spec::{Field, Presence, Property, Section, Shape};
 use tollgate_config::tables;
 
 use crate::support::{expect_beside, root};
@@ -46,32 +46,32 @@ impl Page {
             return;
         }
         let _ = write!(self.text, "\n## {title}\n\n{}", section.doc);
-        let groups: Vec<_> = section.entries.iter().filter_map(as_group).collect();
+        let groups: Vec<_> = section.properties.iter().filter_map(as_group).collect();
         if !groups.is_empty() {
             let links: Vec<_> = groups.iter().map(|group| shared_link(group)).collect();
             let _ = write!(self.text, " It also has the keys in {}.", links.join(" and "));
         }
         self.text.push_str("\n\n| key | value | default | meaning |\n|---|---|---|---|\n");
-        for entry in section.entries {
-            match entry {
-                Entry::Key(field) => self.row(section.name, field),
-                Entry::Others(others) => {
+        for property in section.properties {
+            match property {
+                Property::Key(field) => self.row(section.name, field),
+                Property::Others(others) => {
                     let (value, doc) = (value(&others.shape), cell(others.doc));
                     let key = noun(others.key.what);
                     let _ = writeln!(self.text, "| *{key}* | {value} | – | {doc} |");
                 }
-                Entry::Group(_) => {}
+                Property::Group(_) => {}
             }
         }
         if !section.either.is_empty() {
             let sets: Vec<_> = section.either.iter().map(|keys| exclusive(keys)).collect();
             let _ = write!(self.text, "\nMutually exclusive: {}.\n", sets.join("; "));
         }
-        for entry in section.entries {
-            match entry {
-                Entry::Key(field) => self.sections_in(&field.shape),
-                Entry::Others(others) => self.sections_in(&others.shape),
-                Entry::Group(_) => {}
+        for property in section.properties {
+            match property {
+                Property::Key(field) => self.sections_in(&field.shape),
+                Property::Others(others) => self.sections_in(&others.shape),
+                Property::Group(_) => {}
             }
         }
         for group in groups {
@@ -127,9 +127,9 @@ impl Page {
     }
 }
 
-fn as_group(entry: &Entry) -> Option<&'static Section> {
-    match entry {
-        Entry::Group(group) => Some(group()),
+fn as_group(property: &Property) -> Option<&'static Section> {
+    match property {
+        Property::Group(group) => Some(group()),
         _ => None,
     }
 }

@@ -25,11 +25,12 @@ pub struct State {
     pub used: u64,
 }
 
-/// The units used in a window, and the window's start.
+/// The units used in a window, the window's start, and the later of the clock and the last charge.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     start: Timestamp,
     used: u64,
+    seen: Timestamp,
 }
 
 impl FixedWindowCounter {
@@ -47,16 +48,10 @@ impl FixedWindowCounter {
         (view.start + Micros::new(self.window)).since(now)
     }
 
-    /// The state after `units` more were charged.
-    fn add(&self, state: &State, view: View, units: u64, now: Timestamp) -> State {
-        // The clock may have stepped back within the window.
-        let at = if view.used == 0 { now } else { now.max(state.at) };
-        State { at, used: view.used + units }
-    }
-
     #[inline(always)]
     fn decide(&self, view: View, now: Timestamp, outcome: Outcome) -> Decision {
-        let reset_after = if view.used == 0 { Micros::ZERO } else { self.until_end(view, now) };
+        let reset_after =
+            if view.used == 0 { view.seen.since(now) } else { self.until_end(view, now) };
         let remaining = self.limit.saturating_sub(view.used);
         Decision { outcome, limit: self.limit, remaining, reset_after }
     }
@@ -72,13 +67,11 @@ impl Rule for FixedWindowCounter {
 
     #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> View {
-        let start = self.start(now);
-        if state.at < start || state.used == 0 {
-            return View { start, used: 0 };
-        }
-        // The clock may have stepped back to before the state's window.
-        let start = if state.at <= now { start } else { self.start(state.at) };
-        View { start, used: state.used }
+        // The last charge is later if its request queued, or if the clock has stepped back.
+        let seen = now.max(state.at);
+        let start = self.start(seen);
+        let used = if state.at < start { 0 } else { state.used };
+        View { start, used, seen }
     }
 
     #[inline(always)]
@@ -87,8 +80,8 @@ impl Rule for FixedWindowCounter {
         let (after, outcome) = if cost > self.limit {
             (view, Outcome::ExceedsCapacity)
         } else if cost == 0 || view.used + cost <= self.limit {
-            let charged_at = now.max(view.start);
-            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at, refunded: 0 };
+            let (delay, charged_at) = (Micros::ZERO, view.seen);
+            let outcome = Outcome::Allow { delay, charged_at, refunded: 0 };
             (View { used: view.used + cost, ..view }, outcome)
         } else {
             (view, Outcome::Deny { retry_after: self.until_end(view, now) })
@@ -98,7 +91,8 @@ impl Rule for FixedWindowCounter {
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
-        *state = self.add(state, self.refresh(state, now), cost.get(), now);
+        let View { used, seen, .. } = self.refresh(state, now);
+        *state = State { at: seen, used: used + cost.get() };
     }
 
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
@@ -114,7 +108,7 @@ impl Rule for FixedWindowCounter {
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let units = units.min((2 * self.limit).saturating_sub(view.used));
-        *state = self.add(state, view, units, now);
+        *state = State { at: view.seen, used: view.used + units };
         units
     }
 
@@ -131,7 +125,7 @@ impl Rule for FixedWindowCounter {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        self.refresh(state, now).used == 0
+        state.at <= now && self.refresh(state, now).used == 0
     }
 
     fn last_instant(&self, state: &State, now: Timestamp) -> Timestamp {

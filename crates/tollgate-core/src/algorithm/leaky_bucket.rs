@@ -132,8 +132,10 @@ impl LeakyBucket {
 
     #[inline(always)]
     fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
-        let reset_after =
-            if state.level == 0 { Micros::ZERO } else { self.empty_at(state).since(now) };
+        let reset_after = match state.level {
+            0 => state.at.since(now),
+            _ => self.empty_at(state).since(now),
+        };
         let remaining = self.remaining(state, now);
         Decision { outcome, limit: self.capacity, remaining, reset_after }
     }
@@ -151,6 +153,10 @@ impl Rule for LeakyBucket {
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let drained = now.since(state.at).get().saturating_mul(self.scale.rate);
         match state.level.saturating_sub(drained) {
+            // The last charge is later if its request queued in the store and left.
+            0 if self.mode == LeakyMode::Meter => {
+                State { level: 0, at: now.max(state.at), ..*state }
+            }
             0 => State { level: 0, at: now, ..*state },
             level => State { level, at: now.max(state.at), ..*state },
         }
@@ -233,6 +239,7 @@ impl Rule for LeakyBucket {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        self.refresh(state, now).level == 0
+        let is_past = state.at <= now || self.mode != LeakyMode::Meter;
+        is_past && self.refresh(state, now).level == 0
     }
 }

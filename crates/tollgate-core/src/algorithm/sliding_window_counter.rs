@@ -43,6 +43,13 @@ pub struct View {
     elapsed: u64,
 }
 
+impl View {
+    /// The later of the clock and the last charge.
+    const fn seen(self) -> Timestamp {
+        Timestamp::from_micros(self.start.as_micros() + self.elapsed)
+    }
+}
+
 impl SlidingWindowCounter {
     pub(super) fn new(form: &Form) -> Self {
         Self { limit: form.limit, window: form.window.get() }
@@ -71,11 +78,9 @@ impl SlidingWindowCounter {
     }
 
     /// The state after `units` more were charged.
-    fn add(&self, state: &State, view: View, units: u64, now: Timestamp) -> State {
+    fn add(&self, view: View, units: u64) -> State {
         let View { previous, current, .. } = view;
-        // The clock may have stepped back within the window.
-        let at = if previous + current == 0 { now } else { now.max(state.at) };
-        State { at, previous, current: current + units }
+        State { at: view.seen(), previous, current: current + units }
     }
 
     /// The time after a window's start at which the `previous` window's units weigh at most `room`.
@@ -102,7 +107,7 @@ impl SlidingWindowCounter {
     fn decide(&self, view: View, used: u64, now: Timestamp, outcome: Outcome) -> Decision {
         let View { start, previous, current, .. } = view;
         let reset_after = match (previous, current) {
-            (0, 0) => Micros::ZERO,
+            (0, 0) => view.seen().since(now),
             (_, 0) => self.later(start, 1).since(now),
             _ => self.later(start, 2).since(now),
         };
@@ -122,19 +127,16 @@ impl Rule for SlidingWindowCounter {
     #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> View {
         let State { at, previous, current } = *state;
-        let start = self.start(now);
-        let elapsed = now.since(start).get();
-        if at < start {
-            let is_previous = start.since(at).get() <= self.window;
-            let previous = if is_previous { current } else { 0 };
-            return View { start, previous, current: 0, elapsed };
-        }
-        if at <= now || previous + current == 0 {
+        // The last charge is later if its request queued, or if the clock has stepped back.
+        let seen = now.max(at);
+        let start = self.start(seen);
+        let elapsed = seen.since(start).get();
+        if at >= start {
             return View { start, previous, current, elapsed };
         }
-        // The clock may have stepped back to before the state's window.
-        let start = self.start(at);
-        View { start, previous, current, elapsed: now.since(start).get() }
+        let is_previous = start.since(at).get() <= self.window;
+        let previous = if is_previous { current } else { 0 };
+        View { start, previous, current: 0, elapsed }
     }
 
     #[inline(always)]
@@ -144,8 +146,8 @@ impl Rule for SlidingWindowCounter {
         let (taken, outcome) = if cost > self.limit {
             (0, Outcome::ExceedsCapacity)
         } else if cost == 0 || used + cost <= self.limit {
-            let charged_at = now.max(view.start);
-            (cost, Outcome::Allow { delay: Micros::ZERO, charged_at, refunded: 0 })
+            let (delay, charged_at) = (Micros::ZERO, view.seen());
+            (cost, Outcome::Allow { delay, charged_at, refunded: 0 })
         } else {
             (0, Outcome::Deny { retry_after: self.fits_at(view, cost).since(now) })
         };
@@ -155,7 +157,7 @@ impl Rule for SlidingWindowCounter {
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
-        *state = self.add(state, self.refresh(state, now), cost.get(), now);
+        *state = self.add(self.refresh(state, now), cost.get());
     }
 
     /// Corrects the counts as of the last charge, so `at` does not change.
@@ -178,7 +180,7 @@ impl Rule for SlidingWindowCounter {
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let units = units.min((2 * self.limit).saturating_sub(self.used(view)));
-        *state = self.add(state, view, units, now);
+        *state = self.add(view, units);
         units
     }
 
@@ -204,7 +206,7 @@ impl Rule for SlidingWindowCounter {
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
         let View { previous, current, .. } = self.refresh(state, now);
-        previous + current == 0
+        state.at <= now && previous + current == 0
     }
 
     fn last_instant(&self, state: &State, now: Timestamp) -> Timestamp {

@@ -25,7 +25,7 @@ pub struct SlidingWindowLog {
 /// The sliding window log's state: the charges that may still count, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     /// The running total before the first entry.
     base: u64,
     /// The last instant seen, not rounded.
@@ -33,7 +33,7 @@ pub struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Entry {
+struct LogEntry {
     at: Timestamp,
     /// The running total after this entry.
     total: u64,
@@ -123,7 +123,7 @@ impl SlidingWindowLog {
         let total = state.total() + units;
         match state.entries.back_mut() {
             Some(last) if last.at >= at => last.total = total,
-            _ => state.entries.push_back(Entry { at, total }),
+            _ => state.entries.push_back(LogEntry { at, total }),
         }
         if total > REBASE {
             state.rebase();
@@ -160,7 +160,7 @@ impl SlidingWindowLog {
         }
         let before = if index == 0 { state.base } else { state.entries[index - 1].total };
         if state.entries[index].at > at {
-            state.entries.insert(index, Entry { at, total: before });
+            state.entries.insert(index, LogEntry { at, total: before });
         }
         for entry in state.entries.range_mut(index..) {
             entry.total += units;
@@ -178,8 +178,8 @@ impl Rule for SlidingWindowLog {
 
     #[inline(always)]
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
-        let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
-        let expired = |entry: &Entry| seen.since(entry.at) >= self.window;
+        let seen = now.max(state.last_seen);
+        let expired = |entry: &LogEntry| seen.since(entry.at) >= self.window;
         let head = state.skip_while(0, expired);
         let base = if head == 0 { state.base } else { state.entries[head - 1].total };
         View { state, seen, head, base }
@@ -211,7 +211,7 @@ impl Rule for SlidingWindowLog {
             limit: self.limit,
             remaining: self.limit.saturating_sub(used_after),
             reset_after: if used_after == 0 {
-                Micros::ZERO
+                view.seen.since(now)
             } else {
                 (newest + self.window).since(now)
             },
@@ -280,7 +280,7 @@ impl Rule for SlidingWindowLog {
             let at = self.round_up(entry.at);
             match converted.entries.back_mut() {
                 Some(last) if last.at == at => last.total = entry.total,
-                _ => converted.entries.push_back(Entry { at, ..*entry }),
+                _ => converted.entries.push_back(LogEntry { at, ..*entry }),
             }
         }
         self.prune(&mut converted, view.seen);
@@ -289,12 +289,12 @@ impl Rule for SlidingWindowLog {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        self.refresh(state, now).head == state.entries.len()
+        state.last_seen <= now && self.refresh(state, now).head == state.entries.len()
     }
 
     /// A queue doubles when it grows, starting at four entries.
     fn max_heap_bytes(&self) -> usize {
-        self.max_entries().max(4).next_power_of_two() * size_of::<Entry>()
+        self.max_entries().max(4).next_power_of_two() * size_of::<LogEntry>()
     }
 }
 
@@ -307,7 +307,7 @@ impl State {
     /// Returns the first entry from `start` on for which `skip` is false; `skip` must be true for
     /// all entries before it. That entry is usually close by, so the search doubles its steps from
     /// `start` and then bisects the last step.
-    fn skip_while(&self, start: usize, skip: impl Fn(&Entry) -> bool) -> usize {
+    fn skip_while(&self, start: usize, skip: impl Fn(&LogEntry) -> bool) -> usize {
         let (mut low, mut step) = (start, 1);
         while self.entries.get(low + step - 1).is_some_and(&skip) {
             low += step;
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn galloping_search_matches_linear_search() {
         for len in 0..40_u64 {
-            let entry = |n| Entry { at: Timestamp::from_micros(n), total: n };
+            let entry = |n| LogEntry { at: Timestamp::from_micros(n), total: n };
             let entries = (0..len).map(entry).collect();
             let state = State { entries, base: 0, last_seen: Timestamp::EPOCH };
             for start in 0..=len {
@@ -385,7 +385,7 @@ mod tests {
             let mut state = log.fresh();
             for now in 1..=3 * limit {
                 log.owe(&mut state, 1, Timestamp::from_micros(now));
-                let bytes = state.entries.capacity() * size_of::<Entry>();
+                let bytes = state.entries.capacity() * size_of::<LogEntry>();
                 assert!(bytes <= log.max_heap_bytes(), "limit {limit}");
             }
         }

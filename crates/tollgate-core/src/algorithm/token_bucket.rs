@@ -82,7 +82,7 @@ impl TokenBucket {
     #[inline(always)]
     fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
         let reset_after = match state.missing {
-            0 => Micros::ZERO,
+            0 => state.at.since(now),
             missing => (state.at + self.until_restored(missing)).since(now),
         };
         let remaining = self.full.saturating_sub(state.missing) / self.scale.unit;
@@ -112,7 +112,8 @@ impl Rule for TokenBucket {
             }
         };
         match state.missing.saturating_sub(restored) {
-            0 => State { missing: 0, at: now, ..*state },
+            // The last charge is later if its request queued in the store and left.
+            0 => State { missing: 0, at: now.max(state.at), ..*state },
             missing => State { missing, at: at.max(state.at), ..*state },
         }
     }
@@ -214,6 +215,6 @@ impl Rule for TokenBucket {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        self.refresh(state, now).missing == 0
+        state.at <= now && self.refresh(state, now).missing == 0
     }
 }

@@ -117,6 +117,22 @@ enum Reason {
          requests may proceed: drop the lease, or use {1}"
     )]
     NotLeased(&'static str, &'static str),
+    #[error(
+        "a concurrency limit cannot queue in the store, because permits return at unknown times: \
+         let its requests wait in each process"
+    )]
+    InFlightQueue,
+    #[error(
+        "requests cannot queue for the windows of a calendar, because a shared store knows only the \
+         current period: use windows of equal length"
+    )]
+    CalendarQueue,
+    #[error("a leaky_bucket has its own queue: use its mode, queue, and its max_wait")]
+    LeakyQueue,
+    #[error(
+        "leased units cannot queue, because replicas spend them without the store: drop one of the two"
+    )]
+    LeasedQueue,
     #[error("a share of {0}/0 has no meaning: choose a denominator of at least 1")]
     Share(u32),
     #[error("a lease of {0}/{1} of the quota is not a share: use more than 0 and at most 1")]
@@ -157,6 +173,7 @@ pub(super) fn check_lease(
     quota: Quota,
     form: Form,
     lease: Lease,
+    max_queue_time: Option<Micros>,
 ) -> Result<(), PolicyError> {
     let (numerator, denominator) = lease.share();
     let (ttl, window) = (lease.time_to_live(), form.window);
@@ -171,11 +188,24 @@ pub(super) fn check_lease(
             Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
         }
         Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
+        _ if max_queue_time.is_some() => Reason::LeasedQueue,
         _ if quota.calendar().is_some() => Reason::NotLeasedCalendar,
         _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
         _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
             Reason::LeaseTtl { given: ttl, most: window }
         }
+        _ => return Ok(()),
+    };
+    Err(PolicyError { name: name.to_owned(), reason })
+}
+
+/// Checks whether requests may queue.
+pub(super) fn check_queue(name: &str, form: Form, lease: Option<Lease>) -> Result<(), PolicyError> {
+    let reason = match form.kind {
+        Kind::Limit(Algorithm::ConcurrentRequests) => Reason::InFlightQueue,
+        Kind::Limit(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }) => Reason::LeakyQueue,
+        _ if form.calendar.is_some() => Reason::CalendarQueue,
+        _ if lease.is_some() => Reason::LeasedQueue,
         _ => return Ok(()),
     };
     Err(PolicyError { name: name.to_owned(), reason })

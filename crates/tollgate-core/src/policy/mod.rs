@@ -10,14 +10,14 @@ use core::time::Duration;
 
 pub use self::check::PolicyError;
 pub(crate) use self::check::check_share;
-use self::check::{check, check_lease};
+use self::check::{check, check_lease, check_queue};
 #[cfg(doc)]
 use crate::Store;
 use crate::math::fnv1a;
 use crate::scale::nearest_limit;
 use crate::{
     Algorithm, AnyRule, Form, Kind, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill,
-    Resolution, StoreError, Strikes,
+    Resolution, StoreError, Strikes, Timestamp,
 };
 
 /// A named quota with its algorithm and options.
@@ -52,6 +52,7 @@ struct Inner {
     on_store_error: Option<OnStoreError>,
     shed: Option<OnStoreError>,
     lease: Option<Lease>,
+    max_queue_time: Option<Micros>,
 }
 
 impl Policy {
@@ -92,6 +93,7 @@ impl Policy {
             on_store_error: None,
             shed: None,
             lease: None,
+            max_queue_time: None,
         })))
     }
 
@@ -192,8 +194,35 @@ impl Policy {
     /// # Errors
     /// The policy cannot be leased, or the lease is invalid.
     pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
-        check_lease(self.name(), self.quota(), self.form(), lease)?;
+        check_lease(self.name(), self.quota(), self.form(), lease, self.max_queue_time())?;
         Arc::make_mut(&mut self.0).lease = Some(lease);
+        Ok(self)
+    }
+
+    /// Lets requests queue in the store for up to `max_time` instead of being denied.
+    ///
+    /// A request that does not fit now gets the first instant at which the algorithm allows it,
+    /// after all requests that came before it. It is charged at this instant, and the decision
+    /// returns the wait as [`delay`](crate::Decision::delay). So requests leave in the order in
+    /// which they came, over all processes that share the store, each with a single call, and their
+    /// departures obey the algorithm. A request that would wait longer is denied.
+    ///
+    /// If a request charges several policies that queue, it leaves when all of them allow it.
+    /// Policies that do not queue count it when it is decided.
+    ///
+    /// A request that leaves the queue early should be settled to zero. Its units are available
+    /// again from its instant on, but requests after it keep their instants. The same holds for a
+    /// process that dies: its instants pass unused. If the clock steps back, requests queue until
+    /// it has caught up.
+    ///
+    /// # Errors
+    /// The policy cannot queue: a concurrency limit, whose permits return at unknown times, the
+    /// windows of a calendar, and a policy with a [lease](Self::with_lease). A leaky bucket in
+    /// queue mode has its own queue.
+    pub fn with_queue(mut self, max_time: Duration) -> Result<Self, PolicyError> {
+        check_queue(self.name(), self.form(), self.lease())?;
+        let max_time = Micros::from(max_time).min(Timestamp::MAX.since(Timestamp::EPOCH));
+        Arc::make_mut(&mut self.0).max_queue_time = Some(max_time);
         Ok(self)
     }
 
@@ -275,8 +304,19 @@ impl Policy {
         self.0.lease
     }
 
+    /// Returns how long a request may queue in the store, see [`with_queue`](Self::with_queue).
+    #[inline(always)]
+    pub fn max_queue_time(&self) -> Option<Micros> {
+        self.0.max_queue_time
+    }
+
     /// Returns whether the policy may delay requests.
     pub fn queues(&self) -> bool {
+        self.max_queue_time().is_some() || self.is_leaky_queue()
+    }
+
+    /// Returns whether the policy is a leaky bucket in queue mode.
+    pub fn is_leaky_queue(&self) -> bool {
         matches!(self.algorithm(), Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }))
     }
 
@@ -363,7 +403,8 @@ impl Policy {
             |_| self.clone(),
             |policy| {
                 let mut policy = policy.failing_like(self);
-                Arc::make_mut(&mut policy.0).lease = self.0.lease;
+                let inner = Arc::make_mut(&mut policy.0);
+                (inner.lease, inner.max_queue_time) = (self.0.lease, self.0.max_queue_time);
                 policy
             },
         ))
@@ -378,7 +419,8 @@ impl PartialEq for Policy {
                 && self.name() == other.name()
                 && self.on_store_error() == other.on_store_error()
                 && self.shed() == other.shed()
-                && self.lease() == other.lease())
+                && self.lease() == other.lease()
+                && self.max_queue_time() == other.max_queue_time())
     }
 }
 
@@ -393,6 +435,7 @@ impl fmt::Debug for Policy {
             .field("on_store_error", &self.0.on_store_error)
             .field("shed", &self.0.shed)
             .field("lease", &self.0.lease)
+            .field("max_queue_time", &self.0.max_queue_time)
             .finish()
     }
 }

@@ -111,7 +111,7 @@ fn equivalent_quotas_share_state() {
 
 #[test]
 fn calendar_quotas_need_fixed_windows() {
-    let starts = [1, 2].map(|s| crate::Timestamp::from_micros(s * 1_000_000));
+    let starts = [1, 2].map(|s| Timestamp::from_micros(s * 1_000_000));
     let calendar = crate::Calendar::new("second of the tests", starts).unwrap();
     let quota = Quota::per_calendar(100, calendar);
     let fixed = Policy::fixed_window_counter("p", quota).unwrap();

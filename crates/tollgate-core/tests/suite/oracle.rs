@@ -59,7 +59,7 @@ impl Oracle {
             outcome,
             limit: self.capacity,
             remaining: most(self.capacity, |cost| self.allows(now, cost)),
-            reset_after: Micros::new(least(|span| self.counted(now + span) == 0)),
+            reset_after: Micros::new(least(|span| self.is_fresh(now + span))),
         }
     }
 
@@ -68,14 +68,25 @@ impl Oracle {
         let bound = 2 * self.weight(self.capacity);
         let counted = self.counted(now);
         let units = most(units, |units| units == 0 || counted + self.weight(units) <= bound);
-        // Even if no units can be added, the key has seen this instant. A key that is fresh by then
-        // is dropped.
+        // Even if no units can be added, the key has seen this instant. An empty calendar period
+        // and an empty queue do not remember it.
+        let at = self.seen(now);
         self.forget(now);
-        if units > 0 || !self.charges.is_empty() {
-            let at = self.seen(now);
+        if units > 0 || !self.charges.is_empty() || self.remembers_time() {
             self.charges.push(Taken { at, units });
         }
         units
+    }
+
+    fn is_fresh(&self, now: u64) -> bool {
+        self.counted(now) == 0 && (now == self.seen(now) || !self.remembers_time())
+    }
+
+    /// Whether a key without units remembers its last instant.
+    fn remembers_time(&self) -> bool {
+        let queue =
+            matches!(self.algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } });
+        !queue && self.calendar.is_none()
     }
 
     /// The units that count, rounded up.
@@ -141,10 +152,7 @@ impl Oracle {
 
     /// The weight of the charges that count at `now`.
     fn counted(&self, now: u64) -> u128 {
-        self.counted_at(self.seen(now), now)
-    }
-
-    fn counted_at(&self, seen: u64, now: u64) -> u128 {
+        let seen = self.seen(now);
         match self.algorithm {
             Algorithm::FixedWindowCounter => {
                 let window = self.window_at(seen);
@@ -157,9 +165,7 @@ impl Oracle {
             }
             Algorithm::SlidingWindowCounter => {
                 let index = seen / self.window;
-                // The counts remember which window they have seen, but not how far into it. After a
-                // step back within the window, the previous window therefore weighs more.
-                let elapsed = now.saturating_sub(index * self.window);
+                let elapsed = seen % self.window;
                 let previous = index.checked_sub(1).map_or(0, |i| self.in_window(i));
                 let share = u128::from(previous) * u128::from(self.window - elapsed);
                 self.weight(self.in_window(index)) + share.next_multiple_of(u128::from(self.window))
@@ -250,11 +256,11 @@ impl Oracle {
     }
 
     /// The timestamp with which a charge is recorded: the last instant seen, as far as the
-    /// algorithm remembers it. Windows and intervals only remember when they started.
+    /// algorithm remembers it. Intervals only remember when they started.
     fn written_at(&self, now: u64) -> u64 {
         let seen = self.seen(now);
         match self.algorithm {
-            Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
+            Algorithm::FixedWindowCounter if self.calendar.is_some() => {
                 now.max(self.window_at(seen))
             }
             Algorithm::TokenBucket { refill: Refill::Interval } => now.max(self.interval(seen).1),

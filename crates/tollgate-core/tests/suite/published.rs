@@ -104,7 +104,7 @@ fn sliding_counter_assumes_an_even_past() {
     let now = MIDNIGHT + 45 * SECOND;
     let key = counted(100, 80, 60, now);
     assert_eq!((key.consumed(now), key.peek(now).remaining), (80, 20));
-    assert_eq!(key.consumed(now - 1), 81);
+    assert_eq!(counted(100, 80, 60, now - 1).consumed(now - 1), 81);
 }
 
 /// The full count is refilled one period after the first charge to a full bucket, and the bucket

@@ -22,7 +22,7 @@ pub(crate) use self::lanes::{ArrivalNumber, LaneKey, Member};
 /// A queue of waiting requests. Each key serves its requests in the order of arrival.
 ///
 /// **Clones share the same queue** and bounds. By default up to 1024 requests and 64 MiB can wait.
-/// Requests with the same key may use up to half of the places and bytes, but at least one place.
+/// Requests with the same key may use up to half of both bounds, but at least one request.
 /// Requests under [`Key::GLOBAL`](tollgate_core::Key::GLOBAL) may use the entire queue.
 #[derive(Clone)]
 pub struct Queue(Arc<Shared>);
@@ -33,18 +33,18 @@ struct Shared {
     arrivals: AtomicU64,
     /// The number of lanes in the queue. A request takes the lock only if another request waits.
     lanes: AtomicUsize,
-    places: Mutex<Places>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Default)]
-struct Places {
+struct QueueState {
     waiting: QueueUsage,
     /// How much of the queue each non-global key holds.
     by_key: HashMap<LaneKey, QueueUsage>,
     lanes: Lanes,
 }
 
-/// How many places and bytes waiting requests hold.
+/// The number and bytes of waiting requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct QueueUsage {
     requests: usize,
@@ -89,7 +89,7 @@ impl Queue {
             max_bytes: AtomicUsize::new(64 << 20),
             arrivals: AtomicU64::new(0),
             lanes: AtomicUsize::new(0),
-            places: Mutex::default(),
+            state: Mutex::default(),
         }))
     }
 
@@ -112,21 +112,21 @@ impl Queue {
         Arrival { queue: self.clone(), number, bytes, others_wait }
     }
 
-    /// Changes the places, publishes the number of lanes, and wakes requests after the lock is
+    /// Changes the state, publishes the number of lanes, and wakes requests after the lock is
     /// released.
-    fn change<T>(&self, change: impl FnOnce(&mut Places, &mut Vec<Waker>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut QueueState, &mut Vec<Waker>) -> T) -> T {
         let mut woken = Vec::new();
-        let mut places = self.0.places.lock();
-        let result = change(&mut places, &mut woken);
-        self.0.lanes.store(places.lanes.len(), Ordering::Release);
-        drop(places);
+        let mut state = self.0.state.lock();
+        let result = change(&mut state, &mut woken);
+        self.0.lanes.store(state.lanes.len(), Ordering::Release);
+        drop(state);
         woken.into_iter().for_each(Waker::wake);
         result
     }
 }
 
 impl Arrival {
-    /// Enters the lanes of the keys that the request waits for; see [`Lanes::place`]. Returns
+    /// Enters the lanes of the keys that the request waits for; see [`Lanes::join`]. Returns
     /// `None` if it waits for no key.
     ///
     /// # Errors
@@ -142,15 +142,14 @@ impl Arrival {
             requests: shared.max_requests.load(Ordering::Relaxed),
             bytes: shared.max_bytes.load(Ordering::Relaxed),
         };
-        let entered = self
-            .queue
-            .change(|places, woken| places.enter(bytes, &mut member, denying, most, woken));
+        let entered =
+            self.queue.change(|state, woken| state.enter(bytes, &mut member, denying, most, woken));
         let ticket = || Ticket { queue: self.queue.clone(), bytes, member };
         entered.map(|waits| waits.then(ticket))
     }
 }
 
-impl Places {
+impl QueueState {
     fn enter(
         &mut self,
         bytes: usize,
@@ -168,7 +167,7 @@ impl Places {
             QueueUsage { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
         let is_full = |key| self.by_key.get(key).is_some_and(|it| it.with(bytes, part).is_none());
         // A client's own limit admits many concurrent requests while it has a unit left. If they
-        // all wait for a shared limit, they must not take every place.
+        // all wait for a shared limit, they must not fill the queue.
         if own_keys(member).any(is_full) {
             return Err(waits_for);
         }
@@ -177,7 +176,7 @@ impl Places {
             let held = self.by_key.entry(key.clone()).or_default();
             *held = QueueUsage { requests: held.requests + 1, bytes: held.bytes + bytes };
         }
-        self.lanes.place(member, denying, woken);
+        self.lanes.join(member, denying, woken);
         Ok(true)
     }
 }
@@ -187,14 +186,14 @@ fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
 }
 
 impl Ticket {
-    /// Moves the request into the lanes of the keys that it waits for; see [`Lanes::place`].
+    /// Moves the request into the lanes of the keys that it waits for; see [`Lanes::join`].
     pub(crate) fn waits(&mut self, denying: KeySet) -> bool {
         let member = &mut self.member;
-        self.queue.change(|places, woken| places.lanes.place(member, denying, woken))
+        self.queue.change(|state, woken| state.lanes.join(member, denying, woken))
     }
 
     pub(crate) fn units_ahead(&self, number: usize) -> u64 {
-        self.queue.0.places.lock().lanes.units_ahead(&self.member, number)
+        self.queue.0.state.lock().lanes.units_ahead(&self.member, number)
     }
 
     pub(crate) const fn waits_for(&self) -> KeySet {
@@ -211,16 +210,16 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let Self { queue, bytes, member } = self;
-        queue.change(|places, woken| {
-            places.waiting = places.waiting.without(*bytes);
+        queue.change(|state, woken| {
+            state.waiting = state.waiting.without(*bytes);
             for key in own_keys(member) {
-                let Some(held) = places.by_key.get_mut(key) else { continue };
+                let Some(held) = state.by_key.get_mut(key) else { continue };
                 *held = held.without(*bytes);
                 if held.requests == 0 {
-                    places.by_key.remove(key);
+                    state.by_key.remove(key);
                 }
             }
-            places.lanes.leave(member, member.joined, woken);
+            state.lanes.leave(member, member.joined, woken);
         });
     }
 }
@@ -233,10 +232,10 @@ impl Default for Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { max_requests, max_bytes, places, .. } = &*self.0;
-        let places = places.lock();
-        let (waiting, lanes) = (places.waiting.requests, places.lanes.len());
-        drop(places);
+        let Shared { max_requests, max_bytes, state, .. } = &*self.0;
+        let state = state.lock();
+        let (waiting, lanes) = (state.waiting.requests, state.lanes.len());
+        drop(state);
         f.debug_struct("Queue")
             .field("max_requests", max_requests)
             .field("max_bytes", max_bytes)

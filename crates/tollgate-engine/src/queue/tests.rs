@@ -5,19 +5,19 @@ use tollgate_interleavings::{explore, thread};
 
 use super::*;
 
-type Entry = Result<Option<Ticket>, KeySet>;
+type Entered = Result<Option<Ticket>, KeySet>;
 
 /// A request for this key arrives, and is denied.
-fn deny(queue: &Queue, name: &str, bytes: usize) -> Entry {
+fn deny(queue: &Queue, name: &str, bytes: usize) -> Entered {
     enter(queue, name, bytes, key())
 }
 
 /// A request for this key arrives, and has not called the store yet.
-fn arrive(queue: &Queue, name: &str) -> Entry {
+fn arrive(queue: &Queue, name: &str) -> Entered {
     enter(queue, name, 1, KeySet::default())
 }
 
-fn enter(queue: &Queue, name: &str, bytes: usize, denying: KeySet) -> Entry {
+fn enter(queue: &Queue, name: &str, bytes: usize, denying: KeySet) -> Entered {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let lane = (LaneKey { policy, key: Key::from(name) }, 1);
     let arrival = queue.arrive(bytes);
@@ -36,7 +36,7 @@ fn key() -> KeySet {
     KeySet::from_iter([0])
 }
 
-fn waiting(entry: Entry) -> Ticket {
+fn waiting(entry: Entered) -> Ticket {
     entry.ok().flatten().expect("the request waits")
 }
 
@@ -55,7 +55,7 @@ fn lanes_last_while_requests_wait() {
     assert!(!is_free("a"));
     drop(second);
     assert!(is_free("a"));
-    let queue = queue.0.places.lock();
+    let queue = queue.0.state.lock();
     assert_eq!((queue.lanes.len(), queue.by_key.len()), (0, 0));
     assert_eq!((queue.waiting.requests, queue.waiting.bytes), (0, 0));
 }
@@ -83,7 +83,7 @@ fn clones_share_bounds() {
 #[test]
 fn arrivals_take_no_lock() {
     let queue = Queue::new();
-    let lock = queue.0.places.lock();
+    let lock = queue.0.state.lock();
     let (arrived, seen) = std::sync::mpsc::channel();
     let clone = queue.clone();
     // Runs in another thread, so the test fails instead of blocking if an arrival takes the lock.
@@ -105,7 +105,7 @@ fn huge_bodies_do_not_overflow() {
     assert!(deny(&queue, "b", 1).is_err(), "no bytes remain");
     drop(first);
     waiting(deny(&queue, "b", usize::MAX));
-    let held = queue.0.places.lock().waiting;
+    let held = queue.0.state.lock().waiting;
     assert_eq!((held.requests, held.bytes), (0, 0));
 }
 

@@ -134,7 +134,7 @@ pub(crate) fn event(text: &str, rules: &[Rule]) -> Event {
         Some((name, units)) if is_limit(name) => {
             Event::Take(name.to_owned(), units.parse().unwrap())
         }
-        Some(("places", number)) => Event::MaxRequests(number.parse().unwrap()),
+        Some(("max", number)) => Event::MaxRequests(number.parse().unwrap()),
         Some(("bytes", number)) => Event::MaxBytes(number.parse().unwrap()),
         None if ["down", "up"].contains(&text) => Event::Fail(text == "down"),
         None if ["hold", "release"].contains(&text) => Event::Hold(text == "hold"),

@@ -69,10 +69,10 @@ a caller may be less patient than the limit: p log 1/10 wait 60
     0: a a<9 a<10 a<19 => 0 late(+10) 10 late(+20)
 more than the capacity is rejected for good: p log 1/10 wait 600
     0: a a a*6 => 0 10 never
-    0: places=1 a a a*6 => 0 10 never
+    0: max=1 a a a*6 => 0 10 never
 more than the capacity of any limit is, too: slow log 1/10 wait 600 flat, strict log 5/60
     0: a a a*6 => 0 10 never
-    0: places=1 a a a*6 => 0 10 never
+    0: max=1 a a a*6 => 0 10 never
 a limit that rejects does so while others wait: all log 1/10 wait 3600 global, own log 1/60
     0: a b a => 0 10 deny(all+10,own+60)
 a limit that rejects decides if both deny: slow log 1/10 wait 600 global, strict log 2/60 global
@@ -89,25 +89,25 @@ fn queues_are_bounded() {
     check(
         "
 requests beyond the bound are rejected without a charge: p log 1/10 wait 600 global
-    0: places=2 a a a a 10: a => 0 10 20 full(+10) 30
-    0: places=2 a a a freeze 10: a a ?p thaw a => 0 10 20 full(+0.000001) full(+0.000001) p=1 30
-    0: places=0 a a => 0 full(+10)
+    0: max=2 a a a a 10: a => 0 10 20 full(+10) 30
+    0: max=2 a a a freeze 10: a a ?p thaw a => 0 10 20 full(+0.000001) full(+0.000001) p=1 30
+    0: max=0 a a => 0 full(+10)
 bytes are bounded as well: p log 1/10 wait 600 global
     0: bytes=2000 a a a a => 0 10 20 full(+10)
     0: bytes=1999 a a a => 0 10 full(+10)
-a client takes half of the places, but at least one: p log 1/10 wait 600
-    0: places=1 a a a b b => 0 10 full(+10) 0 full(+10)
-    0: places=5 a a a a a b b => 0 10 20 30 full(+10) 0 10
+a client fills half of the queue, but holds at least one request: p log 1/10 wait 600
+    0: max=1 a a a b b => 0 10 full(+10) 0 full(+10)
+    0: max=5 a a a a a b b => 0 10 20 30 full(+10) 0 10
     0: bytes=3997 a a a b b => 0 10 full(+10) 0 10
 # Each request of client b sees its own unit, because no earlier one is charged yet.
 clients with a unit left do not fill the queue: all log 1/10 wait 3600 global, own log 1/60
-    0: places=4 a b b b b c => 0 10 deny@10(all+10,own+60) full(all+10) full(all+10) 20
-rejected requests take no place: all log 1/10 wait 3600 global, own log 1/60
-    0: places=3 a b a a a c => 0 10 deny(all+10,own+60) deny(all+10,own+60) deny(all+10,own+60) 20
+    0: max=4 a b b b b c => 0 10 deny@10(all+10,own+60) full(all+10) full(all+10) 20
+rejected requests leave the queue: all log 1/10 wait 3600 global, own log 1/60
+    0: max=3 a b a a a c => 0 10 deny(all+10,own+60) deny(all+10,own+60) deny(all+10,own+60) 20
 only limits that others wait for deny: own log 1/1 wait 3600, all log 1/10 wait 3600 global
-    0: places=1 a b c => 0 10 full(all+10)
+    0: max=1 a b c => 0 10 full(all+10)
 all limits that deny are named: slow log 1/10 wait 600 flat, dear log 5/60, roomy log 9/60
-    0: places=1 a a*3 dear*3 a*3 -2 => 0 gone full(slow+10,dear+60)
+    0: max=1 a a*3 dear*3 a*3 -2 => 0 gone full(slow+10,dear+60)
 ",
     );
 }
@@ -130,10 +130,10 @@ only a limit that is enforced fails closed: p log 4/60, q log 9/60 closed shadow
 more than the local share is no final denial: p log 10/60 wait 120
     0: down a*6 a a a a a a a*6 300: => closed 0 0 0 0 0 60 closed@60
 more than the local share does not break a full queue: slow log 1/10 wait 60 flat, p log 10/60
-    0: places=1 down a a a*6 -2 => 0 gone full(slow+10)
+    0: max=1 down a a a*6 -2 => 0 gone full(slow+10)
 # The local store decides only for the other limit, so no limit remains to wait for.
 requests wait for no limit that fails open: slow log 1/10 wait 25 open flat, local log 10/60
-    0: places=1 a a down a ?local 30: => 0 10 0 local=4
+    0: max=1 a a down a ?local 30: => 0 10 0 local=4
 ",
     );
 }

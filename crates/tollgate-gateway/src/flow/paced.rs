@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::size_with;
-use super::waiting::{Piece, SMALL, Share, Stream};
+use super::waiting::{Piece, SMALL, Stream, WaitingBytes};
 
 pin_project! {
     /// A body, split into pieces. While too many pieces wait to be sent it pauses, except that it
@@ -88,7 +88,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
                     return frame(Piece::free(mem::take(this.rest)));
                 }
             }
-            let stream = this.stream.get_or_insert_with(|| Stream::new(Share::default()));
+            let stream = this.stream.get_or_insert_with(|| Stream::new(WaitingBytes::default()));
             if has_room {
                 let data = if this.joined.is_empty() {
                     this.rest.split_to(this.rest.len().min(PIECE))
@@ -97,7 +97,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
                 };
                 return frame(stream.give(data));
             }
-            let most = match (*this.is_small, stream.share_is_used_up()) {
+            let most = match (*this.is_small, stream.connection_is_full()) {
                 (true, false) => JOINED,
                 (true, true) => JOINED_WITHOUT_SHARE,
                 // There are no small chunks to join, and the target can wait too.
@@ -169,7 +169,7 @@ const PIECE: usize = 16 << 10;
 /// How many bytes of small chunks are joined.
 const JOINED: usize = 8 << 10;
 
-/// The same if the connection has used up its share.
+/// The same if the connection has used up its memory.
 const JOINED_WITHOUT_SHARE: usize = 1 << 10;
 
 #[cfg(test)]

@@ -15,13 +15,13 @@ task_local! {
     static STREAM: Arc<Stream>;
 }
 
-/// Counts the waiting pieces on all streams of a connection. Clones share the count.
+/// The memory for the waiting pieces on all streams of a connection. Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Share(Arc<AtomicUsize>);
+pub(crate) struct WaitingBytes(Arc<AtomicUsize>);
 
 #[derive(Debug)]
 pub(crate) struct Stream {
-    share: Share,
+    in_connection: WaitingBytes,
     waiting: Mutex<Waiting>,
 }
 
@@ -36,18 +36,18 @@ struct Waiting {
 }
 
 impl Stream {
-    pub(crate) fn new(share: Share) -> Arc<Self> {
+    pub(crate) fn new(in_connection: WaitingBytes) -> Arc<Self> {
         let waiting = Waiting { bytes: 0, moved_at: Instant::now(), body: None };
-        Arc::new(Self { share, waiting: Mutex::new(waiting) })
+        Arc::new(Self { in_connection, waiting: Mutex::new(waiting) })
     }
 
     pub(super) fn current() -> Option<Arc<Self>> {
         STREAM.try_with(Arc::clone).ok()
     }
 
-    /// Another stream with the same share.
+    /// Another stream of the same connection.
     pub(super) fn beside(&self) -> Arc<Self> {
-        Self::new(self.share.clone())
+        Self::new(self.in_connection.clone())
     }
 
     /// Runs `task` as the task that serves this stream.
@@ -75,14 +75,14 @@ impl Stream {
         self.has_room_beside(&self.waiting.lock())
     }
 
-    /// One piece may always wait. Otherwise unread streams could use up the share, and stop all
-    /// other streams.
+    /// One piece may always wait. Otherwise unread streams could use up the connection's memory, and
+    /// stop all other streams.
     fn has_room_beside(&self, waiting: &Waiting) -> bool {
-        waiting.bytes == 0 || (waiting.bytes < STREAM_BYTES && !self.share_is_used_up())
+        waiting.bytes == 0 || (waiting.bytes < STREAM_BYTES && !self.connection_is_full())
     }
 
-    pub(super) fn share_is_used_up(&self) -> bool {
-        self.share.0.load(Ordering::Relaxed) >= CONNECTION_BYTES
+    pub(super) fn connection_is_full(&self) -> bool {
+        self.in_connection.0.load(Ordering::Relaxed) >= CONNECTION_BYTES
     }
 
     /// Whether there is no room; if so, wakes the task when a piece is written.
@@ -109,7 +109,7 @@ impl Stream {
             waiting.bytes += bytes;
             is_first
         };
-        self.share.0.fetch_add(bytes, Ordering::Relaxed);
+        self.in_connection.0.fetch_add(bytes, Ordering::Relaxed);
         if !is_first && data.len() < SMALL {
             // A copy, without the buffer that contained it.
             data = Bytes::copy_from_slice(&data);
@@ -154,7 +154,7 @@ struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.stream.share.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.stream.in_connection.0.fetch_sub(self.bytes, Ordering::Relaxed);
         let mut waiting = self.stream.waiting.lock();
         waiting.bytes -= self.bytes;
         waiting.moved_at = Instant::now();
@@ -186,7 +186,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_unread_streams_stall() {
         let stall = Duration::from_secs(120);
-        let stream = Stream::new(Share::default());
+        let stream = Stream::new(WaitingBytes::default());
         let began = Instant::now();
         let watched = tokio::spawn({
             let stream = Arc::clone(&stream);
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn each_stream_has_room_for_one_piece() {
-        let share = Share::default();
-        let streams: Vec<_> = (0..100).map(|_| Stream::new(share.clone())).collect();
+        let in_connection = WaitingBytes::default();
+        let streams: Vec<_> = (0..100).map(|_| Stream::new(in_connection.clone())).collect();
         let mut pieces = Vec::new();
         for stream in &streams {
             while stream.has_room() {
@@ -219,13 +219,13 @@ mod tests {
         assert!((128 << 10..1 << 20).contains(&held), "{held}");
         assert!(streams.iter().all(|stream| stream.waiting.lock().bytes > 0));
         drop(pieces);
-        assert_eq!(share.0.load(Ordering::Relaxed), 0);
+        assert_eq!(in_connection.0.load(Ordering::Relaxed), 0);
         assert!(streams.iter().all(|stream| stream.has_room()));
     }
 
     #[test]
     fn small_waiting_pieces_are_copied() {
-        let stream = Stream::new(Share::default());
+        let stream = Stream::new(WaitingBytes::default());
         let mut buffer = Bytes::from(vec![b'x'; 8 << 10]);
         let first = stream.give(buffer.split_to(1));
         let second = stream.give(buffer.split_to(1));

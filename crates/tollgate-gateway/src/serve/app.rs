@@ -22,7 +22,7 @@ use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::decide::build::{self, Limiter, Parts, Preflight, ReadyRoute};
+use super::decide::build::{self, Limiter, Preflight, ReadyRoute, RouteBuilder};
 use super::decide::client_identity::Identity;
 use super::decide::denials::answered_by;
 use super::decide::facts::Facts;
@@ -111,7 +111,7 @@ impl<St: Inspect> App<St> {
             failures: persistent.failures.clone(),
             via: persistent.via.clone(),
         };
-        let parts = Parts {
+        let builder = RouteBuilder {
             plan: &plan,
             store: &persistent.store,
             common: &common,
@@ -119,7 +119,7 @@ impl<St: Inspect> App<St> {
             observer: &persistent.observer,
             room: &room,
         };
-        let (routes, preflights) = (parts.routes()?, parts.preflights()?);
+        let (routes, preflights) = (builder.routes()?, builder.preflights()?);
         let listeners = ListenerSettings::all(&plan, most)?;
         let (summary, reserves) = (persistent.summary.clone(), plan.reserves());
         // Last, because the earlier version keeps its own bounds if this version fails.

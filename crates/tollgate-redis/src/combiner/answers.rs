@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::RedisStore;
     use crate::names::Name;
-    use crate::ticket::OwnedCharge;
+    use crate::ticket::NamedCharge;
 
     /// A store and its server's node. The node believes that the server's clock is a minute ahead.
     fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Node>, Instant) {
@@ -173,7 +173,7 @@ mod tests {
         let combiner = &store.0.combiner;
         let policy = Policy::token_bucket("p", Quota::per_day(1)).unwrap();
         let charge = Charge::new(&policy, &Key::GLOBAL, Cost::ONE);
-        let charges = [OwnedCharge::new(Name::new(), &charge)].into_iter().collect();
+        let charges = [NamedCharge::new(Name::new(), &charge)].into_iter().collect();
         let epoch = combiner.deny_cache.epoch();
         let decide = Ticket::new(Request::Decide(charges), 0, epoch, start);
         let (now, wait) = (Timestamp::from_micros(60_000_000), Micros::new(60_000_000));

@@ -191,17 +191,11 @@ fn parts(
 fn add(batch: &mut Batch, ticket: &Ticket) -> bool {
     let added = match &ticket.request {
         Request::Decide(charges) => {
-            let lines: SmallVec<[KeyedCharge<'_>; 4]> = charges
+            let keyed: SmallVec<[KeyedCharge<'_>; 4]> = charges
                 .iter()
-                .map(|charge| KeyedCharge {
-                    key: &charge.state,
-                    policy: &charge.policy,
-                    cost: charge.cost,
-                    enforce: charge.enforce,
-                    dry: charge.dry,
-                })
+                .map(|named| KeyedCharge { key: &named.state, charge: named.as_charge() })
                 .collect();
-            batch.decide(&lines)
+            batch.decide(&keyed)
         }
         Request::Settle { state, settled, receipt, actual, lifetime } => {
             batch.settle_within(*lifetime, state, settled, receipt, *actual)

@@ -5,11 +5,11 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Policy, Resolution};
+use tollgate_core::{Algorithm, OwnedCharge, Policy, Resolution};
 
 use crate::encode::Batch;
-use crate::header::is_plain;
-use crate::ticket::{OwnedCharge, Request};
+use crate::header::has_plain_state;
+use crate::ticket::{NamedCharge, Request};
 
 /// The total work for a call's requests.
 ///
@@ -57,7 +57,9 @@ impl Work {
         self.keys += request.keys();
         match request {
             Request::Decide(charges) => {
-                self.is_general |= !charges.iter().all(|it| is_plain(&it.policy) && !it.dry);
+                let is_plain =
+                    |it: &OwnedCharge| has_plain_state(&it.policy) && it.as_charge().is_plain();
+                self.is_general |= !charges.iter().all(|it| is_plain(&it.charge));
                 let costs = charges.len() as u64;
                 if self.seen.insert(self.hash(charges)) {
                     self.plain += PLAIN_CHARGE * costs;
@@ -79,8 +81,10 @@ impl Work {
         is_first || self.keys <= Batch::MAX && work <= MOST
     }
 
-    fn hash(&self, charges: &[OwnedCharge]) -> u64 {
-        let charges = charges.iter().map(|it| (&it.state, it.cost, it.enforce, it.dry));
+    fn hash(&self, charges: &[NamedCharge]) -> u64 {
+        let charges = charges.iter().map(|NamedCharge { state, charge: it }| {
+            (state, it.cost, it.enforce, it.dry, it.queue, it.headroom)
+        });
         self.hasher.hash_one(charges.collect::<SmallVec<[_; 4]>>())
     }
 }
@@ -108,7 +112,7 @@ mod tests {
 
     fn charge(policy: &Policy, key: u32) -> Request {
         let state = key.to_be_bytes().as_slice().into();
-        let charge = OwnedCharge::new(state, &charge_of(policy));
+        let charge = NamedCharge::new(state, &charge_of(policy));
         Request::Decide([charge].into_iter().collect())
     }
 
@@ -187,7 +191,7 @@ mod tests {
         });
         let large = || {
             let key =
-                |key: u16| OwnedCharge::new(key.to_be_bytes().as_slice().into(), &charge_of(&long));
+                |key: u16| NamedCharge::new(key.to_be_bytes().as_slice().into(), &charge_of(&long));
             Request::Decide((0..1_000).map(key).collect())
         };
         assert_eq!(room((0..9).map(|_| large())), 1);

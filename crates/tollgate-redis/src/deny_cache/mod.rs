@@ -25,7 +25,7 @@ use self::known::{Known, Room};
 pub(crate) use self::recent::RecentDenials;
 use crate::clock::{Clock, Moment};
 use crate::sync::Mutex;
-use crate::ticket::{OwnedCharge, Request, Ticket};
+use crate::ticket::{NamedCharge, Request, Ticket};
 
 /// Remembers keys without a remaining unit, and when requests of each cost will be allowed.
 ///
@@ -149,7 +149,7 @@ impl DenyCache {
         if !is_news || self.bound.is_zero() {
             return;
         }
-        let charges: SmallVec<[_; 2]> = charges.iter().map(OwnedCharge::as_charge).collect();
+        let charges: SmallVec<[_; 2]> = charges.iter().map(NamedCharge::as_charge).collect();
         if self.is_excluded(&charges) {
             return;
         }
@@ -215,7 +215,9 @@ impl DenyCache {
     /// Whether a request's answer must not be remembered.
     fn is_excluded(&self, charges: &[Charge<'_>]) -> bool {
         let is_excluded = |charge: &Charge<'_>| {
-            charge.dry || charge.policy.is_concurrency() || charge.key.as_bytes().len() > LONGEST
+            !charge.is_plain()
+                || charge.policy.is_concurrency()
+                || charge.key.as_bytes().len() > LONGEST
         };
         if charges.iter().any(is_excluded) || has_twins(charges) {
             return true;

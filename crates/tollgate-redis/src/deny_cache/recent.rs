@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::ticket::OwnedCharge;
+use crate::ticket::NamedCharge;
 
 /// Keys that recently denied a request with charges in several slots. The store decides such a key
 /// first: if it denies again, the request has cost one call and wrote no key.
@@ -26,13 +26,13 @@ const MOST: usize = 4096;
 
 impl RecentDenials {
     /// Whether a charge's key denied a request within the last second.
-    pub(crate) fn has(&self, charge: &OwnedCharge) -> bool {
+    pub(crate) fn has(&self, charge: &NamedCharge) -> bool {
         let hash = self.hasher.hash_one(&charge.state);
         let until = self.until.lock();
         !until.is_empty() && until.get(&hash).is_some_and(|until| *until > Instant::now())
     }
 
-    pub(crate) fn add(&self, charge: &OwnedCharge) {
+    pub(crate) fn add(&self, charge: &NamedCharge) {
         let (hash, now) = (self.hasher.hash_one(&charge.state), Instant::now());
         let mut until = self.until.lock();
         if until.len() >= MOST {

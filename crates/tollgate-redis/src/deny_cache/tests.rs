@@ -29,7 +29,7 @@ fn costing(n: usize, cost: Cost) -> Ticket {
 }
 
 fn ticket(charge: &Charge<'_>) -> Ticket {
-    let charge = OwnedCharge::new(Name::new(), charge);
+    let charge = NamedCharge::new(Name::new(), charge);
     Ticket::new(Request::Decide([charge].into_iter().collect()), 0, 0, Instant::now())
 }
 
@@ -57,7 +57,7 @@ fn is_remembered(cache: &DenyCache, n: usize) -> bool {
 
 fn remembers(cache: &DenyCache, ticket: &Ticket) -> bool {
     let Request::Decide(charges) = &ticket.request else { return false };
-    let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
+    let charges: Vec<_> = charges.iter().map(NamedCharge::as_charge).collect();
     cache.find(&charges).is_some()
 }
 

@@ -4,9 +4,11 @@ use std::hash::BuildHasher as _;
 
 use hashbrown::hash_table::Entry;
 use smallvec::{SmallVec, smallvec};
-use tollgate_core::{Cost, Policy};
+use tollgate_core::{Charge, Cost, Key, Policy};
 
-use super::{Asked, Batch, COUNT, DECIDE, EncodeError, Run, Sum, equal_bytes, index};
+use super::{
+    Asked, Batch, COUNT, DECIDE, DECIDE_QUEUED, EncodeError, Run, Sum, equal_bytes, index,
+};
 use crate::bytes::{exact, put};
 
 /// A charge, and the Redis key that stores its state.
@@ -14,14 +16,15 @@ use crate::bytes::{exact, put};
 pub struct KeyedCharge<'a> {
     /// The Redis key of the state, one per policy and key.
     pub key: &'a [u8],
-    /// The policy to apply.
-    pub policy: &'a Policy,
-    /// The number of units.
-    pub cost: Cost,
-    /// Whether a denial denies the request.
-    pub enforce: bool,
-    /// Whether this is a dry run.
-    pub dry: bool,
+    /// The charge. Its own key only matters to the caller.
+    pub charge: Charge<'a>,
+}
+
+impl<'a> KeyedCharge<'a> {
+    /// Creates an enforced charge to the state under a Redis key.
+    pub fn new(key: &'a [u8], policy: &'a Policy, cost: Cost) -> Self {
+        Self { key, charge: Charge::new(policy, &Key::GLOBAL, cost) }
+    }
 }
 
 /// Encoded instead of the enforce flag.
@@ -35,7 +38,7 @@ impl Batch {
         // Dry charges come last, because they see what remains after the other charges.
         for dry in [false, true] {
             for (charge, sum) in charges.iter().zip(&mut sum_of) {
-                if charge.dry == dry {
+                if charge.charge.dry == dry {
                     *sum = sum_up(&mut sums, charge)? as u8;
                 }
             }
@@ -44,20 +47,28 @@ impl Batch {
         self.make_room(sums.len())?;
         let subjects = subjects(&sums)?;
         self.scratch.clear();
-        self.scratch.extend([DECIDE, 0, 1, count]);
+        let is_plain = sums.iter().all(|it| Charge { dry: false, ..it.charge }.is_plain());
+        self.scratch.extend([if is_plain { DECIDE } else { DECIDE_QUEUED }, 0, 1, count]);
         let mut keys: SmallVec<[u64; 4]> = SmallVec::new();
         let mut asked: SmallVec<[Sum; 2]> = SmallVec::new();
         for (sum, subject) in sums.iter().zip(&subjects) {
             let key = self.number(sum.key);
-            let (form, place) = self.form(sum.policy);
+            let Charge { policy, cost, enforce, dry, queue, headroom, .. } = sum.charge;
+            let (form, place) = self.form(policy);
             put::<2>(&mut self.scratch, key);
             put::<2>(&mut self.scratch, place);
-            self.is_general |= sum.dry;
-            let flags = if sum.dry { DRY } else { sum.enforce.into() };
+            self.is_general |= !sum.charge.is_plain();
+            let flags = if dry { DRY } else { enforce.into() };
             self.scratch.push(subject << 2 | flags);
-            put::<7>(&mut self.scratch, exact(sum.cost.get()));
+            put::<7>(&mut self.scratch, exact(cost.get()));
+            if !is_plain {
+                // Zero means that the charge does not queue.
+                let queue = queue.map_or(0, |it| it.get().saturating_add(1));
+                put::<7>(&mut self.scratch, exact(queue));
+                put::<7>(&mut self.scratch, exact(headroom.get()));
+            }
             keys.push(key);
-            asked.push(Sum { form, cost: sum.cost, enforce: sum.enforce });
+            asked.push(Sum { form, cost, enforce });
         }
         if !self.join(&keys, &sum_of) {
             let number = self.request(Asked::Decide { sums: asked, charges: sum_of }, &keys);
@@ -103,7 +114,7 @@ impl Batch {
 /// Returns equal numbers for charges with the same subject, because denying one may penalise the
 /// other. All numbers are zero if no penalty counts denials.
 fn subjects(sums: &[KeyedCharge<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
-    if !sums.iter().any(|sum| sum.policy.counts_denials()) {
+    if !sums.iter().any(|sum| sum.charge.policy.counts_denials()) {
         return Ok(SmallVec::from_elem(0, sums.len()));
     }
     let number = |sum: &KeyedCharge<'_>| {
@@ -128,25 +139,16 @@ fn sum_up<'a>(
 ) -> Result<usize, EncodeError> {
     let same = sums.iter().position(|sum| sum.key == charge.key);
     if let Some(sum) = same.map(|index| &mut sums[index]) {
-        if !sum.policy.is_same(charge.policy) && sum.policy.rule() != charge.policy.rule() {
+        let (one, two) = (sum.charge.policy, charge.charge.policy);
+        if !one.is_same(two) && one.rule() != two.rule() {
             return Err(EncodeError::TwoQuotas);
         }
         // Dry charges come last, so an earlier sum is not dry.
-        if !charge.dry {
-            add(&mut sum.cost, &mut sum.enforce, charge);
+        if !charge.charge.dry {
+            sum.charge.add(&charge.charge);
             return Ok(same.unwrap_or_default());
         }
     }
     sums.push(*charge);
     Ok(sums.len() - 1)
-}
-
-/// Adds a charge to a sum for the same key. A shadow charge must not make an enforced sum more
-/// expensive, so it is dropped.
-fn add(cost: &mut Cost, enforce: &mut bool, charge: &KeyedCharge<'_>) {
-    match (*enforce, charge.enforce) {
-        (true, false) => {}
-        (false, true) => (*cost, *enforce) = (charge.cost, true),
-        _ => *cost = cost.plus(charge.cost),
-    }
 }

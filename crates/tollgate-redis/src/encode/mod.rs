@@ -23,7 +23,7 @@ use tollgate_core::{Cost, Policy, Timestamp};
 pub use self::decide::KeyedCharge;
 pub use self::lease::{Ask, Spent};
 use crate::bytes::put;
-use crate::header::{is_plain, put_header, put_periods};
+use crate::header::{has_plain_state, put_header, put_periods};
 use crate::names::Name;
 
 /// Why a request cannot be added to a call. The call does not change.
@@ -114,6 +114,7 @@ const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
 const RESET: u8 = 4;
 const RENEW: u8 = 5;
+const DECIDE_QUEUED: u8 = 6;
 const LEASE: u8 = 16;
 
 /// Where a run stores its request count.
@@ -235,7 +236,7 @@ impl Batch {
             |(other, _): &(Policy, u64)| other.is_same(policy) || other.form() == policy.form();
         let number = self.forms.iter().position(same).unwrap_or_else(|| {
             self.forms.push((policy.clone(), self.form_bytes.len() as u64));
-            self.is_general |= !is_plain(policy);
+            self.is_general |= !has_plain_state(policy);
             let form = policy.form();
             put_header(&mut self.form_bytes, &form, policy.rule());
             put_periods(&mut self.form_bytes, &form, self.now);

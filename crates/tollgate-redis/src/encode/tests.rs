@@ -13,7 +13,7 @@ fn policy(limit: u64) -> Policy {
 }
 
 fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> KeyedCharge<'a> {
-    KeyedCharge { key, policy, cost: Cost::new(cost), enforce: true, dry: false }
+    KeyedCharge::new(key, policy, Cost::new(cost))
 }
 
 /// Returns the bytes of the requests in a call.
@@ -69,7 +69,7 @@ fn general_request_disables_plain_path() {
         assert_eq!(may_be_plain(&batch), is_plain, "{policy:?}");
     }
     let mut asks = Batch::new(0);
-    asks.decide(&[KeyedCharge { dry: true, ..line(b"k", &bucket, 1) }]).unwrap();
+    asks.decide(&[KeyedCharge { key: b"k", charge: line(b"k", &bucket, 1).charge.dry() }]).unwrap();
     let mut resets = Batch::new(0);
     resets.reset(b"k").unwrap();
     assert!(!may_be_plain(&asks) && !may_be_plain(&resets));
@@ -116,7 +116,8 @@ fn interleaved_key_prevents_joining() {
 fn charges_to_a_key_are_summed() {
     let policy = policy(100);
     let mut batch = Batch::new(0);
-    let shadow = |cost| KeyedCharge { enforce: false, ..line(b"k", &policy, cost) };
+    let shadow =
+        |cost| KeyedCharge { key: b"k", charge: line(b"k", &policy, cost).charge.shadow() };
     let enforced = |cost| line(b"k", &policy, cost);
     let lines =
         [shadow(2), line(b"other", &policy, 9), shadow(4), enforced(3), shadow(8), enforced(2)];

@@ -50,10 +50,8 @@ impl Script {
 impl Subject for Script {
     fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
         let keys: Vec<_> = charges.iter().map(|it| self.key(it.policy, it.key)).collect();
-        let lines = charges.iter().zip(&keys).map(|(charge, key)| {
-            let Charge { policy, cost, enforce, dry, .. } = *charge;
-            KeyedCharge { key, policy, cost, enforce, dry }
-        });
+        let lines =
+            charges.iter().zip(&keys).map(|(charge, key)| KeyedCharge { key, charge: *charge });
         let lines: Vec<_> = lines.collect();
         let mut batch = Batch::at(1, now);
         batch.decide(&lines).expect("room");

@@ -35,7 +35,7 @@ impl Log {
 
     fn charge(&mut self, batch: &mut Batch, cost: u64) -> ScriptAnswer {
         let (policy, cost) = (&self.policy, Cost::new(cost));
-        let line = KeyedCharge { key: b"log", policy, cost, enforce: true, dry: false };
+        let line = KeyedCharge::new(b"log", policy, cost);
         batch.decide(&[line]).expect("room");
         let (charges, now) = ([Charge::new(policy, &Key::GLOBAL, cost)], self.time());
         let verdict = self.reference.decide(&charges, now);
@@ -177,9 +177,7 @@ impl Log {
                 self.now += 1;
                 let mut batch = Batch::new(1);
                 let (key, policy, cost) = (key.as_bytes(), &self.policy, Cost::ONE);
-                batch
-                    .decide(&[KeyedCharge { key, policy, cost, enforce: true, dry: false }])
-                    .expect("room");
+                batch.decide(&[KeyedCharge::new(key, policy, cost)]).expect("room");
                 self.client.say_call(&batch, Some(self.time()));
                 batch
             });

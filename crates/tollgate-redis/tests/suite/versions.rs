@@ -149,7 +149,7 @@ impl<'a> Play<'a> {
 
     fn charge(&mut self, batch: &mut Batch, now: Timestamp, cost: u64) -> ScriptAnswer {
         let (policy, cost) = (self.policy, Cost::new(cost));
-        let line = KeyedCharge { key: KEY, policy, cost, enforce: true, dry: false };
+        let line = KeyedCharge::new(KEY, policy, cost);
         batch.decide(&[line]).expect("room");
         let charges = [Charge::new(policy, &Key::GLOBAL, cost)];
         let verdict = self.reference.decide(&charges, now);

@@ -2,7 +2,7 @@
 
 use tollgate_core::Timestamp;
 
-use super::{History, Place};
+use super::{History, PolicyKey};
 
 /// A leased block.
 #[derive(Debug)]
@@ -20,22 +20,23 @@ pub(crate) struct Block {
 
 impl History {
     /// Returns the unspent units of a key's blocks that were not reported.
-    pub(crate) fn lost_units(&self, place: &Place) -> u64 {
-        let blocks = self.blocks.iter().filter(|((other, _), _)| other == place);
+    pub(crate) fn lost_units(&self, policy_key: &PolicyKey) -> u64 {
+        let blocks = self.blocks.iter().filter(|((other, _), _)| other == policy_key);
         let lost = blocks.filter(|(_, block)| block.returned.is_none());
         lost.map(|(_, block)| block.units - block.spent).sum()
     }
 
     /// Returns the blocks whose server had all its data and the right time since.
-    pub(crate) fn whole_blocks(&self) -> impl Iterator<Item = (&Place, &Block)> {
-        let is_whole = |place: &Place, block: &Block| block.breaks == self.breaks(place).count();
-        let blocks = self.blocks.iter().map(|((place, _), block)| (place, block));
-        blocks.filter(move |(place, block)| is_whole(place, block))
+    pub(crate) fn whole_blocks(&self) -> impl Iterator<Item = (&PolicyKey, &Block)> {
+        let is_whole =
+            |policy_key: &PolicyKey, block: &Block| block.breaks == self.breaks(policy_key).count();
+        let blocks = self.blocks.iter().map(|((policy_key, _), block)| (policy_key, block));
+        blocks.filter(move |(policy_key, block)| is_whole(policy_key, block))
     }
 
     /// Returns the server that granted a block at this time.
-    pub(crate) fn granter(&self, place: &Place, granted_at: Timestamp) -> Option<usize> {
-        let block = self.blocks.get(&(place.clone(), granted_at.as_micros()))?;
+    pub(crate) fn granter(&self, policy_key: &PolicyKey, granted_at: Timestamp) -> Option<usize> {
+        let block = self.blocks.get(&(policy_key.clone(), granted_at.as_micros()))?;
         Some(block.server)
     }
 
@@ -43,26 +44,27 @@ impl History {
     /// latest instant at which they may be spent", also while clocks are slewed.
     pub(crate) fn spent(
         &mut self,
-        place: Place,
+        policy_key: PolicyKey,
         granted_at: Timestamp,
         units: u64,
         server: Timestamp,
     ) {
-        let breaks = self.breaks(&place).count();
-        let block = self.blocks.get_mut(&(place.clone(), granted_at.as_micros()));
+        let breaks = self.breaks(&policy_key).count();
+        let block = self.blocks.get_mut(&(policy_key.clone(), granted_at.as_micros()));
         let Some(block) = block else {
-            return self.fail(place, format!("{units} units were spent, and no block has them"));
+            return self
+                .fail(policy_key, format!("{units} units were spent, and no block has them"));
         };
         block.spent += units;
         let (is_over, until) = (server >= block.until && block.breaks == breaks, block.until);
         let (spent, all) = (block.spent, block.units);
-        self.account_mut(None, &place).known += units;
+        self.account_mut(None, &policy_key).known += units;
         if is_over {
             let violation =
                 format!("{units} leased units were spent at {server:?}, after {until:?}");
-            self.fail(place, violation);
+            self.fail(policy_key, violation);
         } else if spent > all {
-            self.fail(place, format!("{spent} units were spent of a block of {all}"));
+            self.fail(policy_key, format!("{spent} units were spent of a block of {all}"));
         }
     }
 }

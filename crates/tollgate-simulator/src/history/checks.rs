@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tollgate_core::Timestamp;
 
 use super::faults::Break;
-use super::{Charges, History, Place, TICK};
+use super::{Charges, History, PolicyKey, TICK};
 
 /// A sliding window log's limit.
 #[derive(Debug)]
@@ -22,10 +22,15 @@ pub(crate) struct Log {
 impl History {
     /// "Redis executes no call after its deadline. Processes know Redis' clock to within the fastest
     /// transit time of the last 10 s."
-    pub(super) fn check_deadline(&mut self, way: (usize, usize), place: &Place, cost: u64) {
+    pub(super) fn check_deadline(
+        &mut self,
+        way: (usize, usize),
+        policy_key: &PolicyKey,
+        cost: u64,
+    ) {
         let Some(asked) = self.asked.get(&cost) else {
             let violation = format!("the server charged {cost} units, which no request costs");
-            return self.fail(place.clone(), violation);
+            return self.fail(policy_key.clone(), violation);
         };
         if self.is_uneven {
             return;
@@ -41,23 +46,28 @@ impl History {
                 "the request of replica {replica} for {cost} units was charged {late:?} after its \
                  deadline, and the fastest transit took {fastest:?}"
             );
-            self.fail(place.clone(), violation);
+            self.fail(policy_key.clone(), violation);
         }
     }
 
     /// Whether the server may differ from what this replica remembers of a key: "until the process
     /// sees another process's reset, refund or raised quota, plus up to 0.2 s while NTP slews". A
     /// replica forgets before its own corrections, and again when it has the answer.
-    pub(crate) fn may_be_old(&self, place: &Place, replica: usize, timeout: Duration) -> bool {
+    pub(crate) fn may_be_old(
+        &self,
+        policy_key: &PolicyKey,
+        replica: usize,
+        timeout: Duration,
+    ) -> bool {
         let now = Instant::now();
         let since = |at: Instant, bound: Duration| now - at <= bound + TICK;
-        let own = self.correcting.get(&(replica, place.clone()));
+        let own = self.correcting.get(&(replica, policy_key.clone()));
         let is_own_seen = |at: Instant| {
             own.is_some_and(|own| own.in_flight == 0 && own.ended >= Some(at))
                 || !since(at, timeout)
         };
-        let freed = self.freed.get(place).into_iter().flatten();
-        self.changed.contains(&place.0)
+        let freed = self.freed.get(policy_key).into_iter().flatten();
+        self.changed.contains(&policy_key.0)
             || self.is_slewed()
             || self.disturbed.is_some_and(|at| since(at, self.remembered * 6 / 5))
             || freed.into_iter().any(|(by, at)| match by {
@@ -71,47 +81,51 @@ impl History {
         let mut violations = Vec::new();
         // "The call is never repeated. `Not charged` means that Redis refused the call or never
         // received it."
-        for ((place, cost), charges) in &self.charges {
+        for ((policy_key, cost), charges) in &self.charges {
             let Charges { admitted, maybe, executed, refunded } = *charges;
             if executed < admitted || executed > admitted + maybe + refunded {
                 let violation = format!(
                     "servers charged {executed} requests for {cost} and refunded {refunded}, and \
                      replicas know of {admitted}, and of {maybe} that may be charged"
                 );
-                violations.push((place.clone(), violation));
+                violations.push((policy_key.clone(), violation));
             }
         }
-        for ((place, _), block) in &self.blocks {
-            if block.breaks == self.breaks(place).count()
+        for ((policy_key, _), block) in &self.blocks {
+            if block.breaks == self.breaks(policy_key).count()
                 && block.returned.is_some_and(|used| used < block.spent)
             {
-                violations.push((place.clone(), format!("too few units were reported: {block:?}")));
+                violations
+                    .push((policy_key.clone(), format!("too few units were reported: {block:?}")));
             }
         }
         for Log { name, limit, local, window } in logs {
             let is_changed = self.changed.contains(name);
-            let is_one = |place: &Place| place.0 == *name && !is_changed;
-            let places = self.admitted.keys().filter(|place| is_one(place));
-            for place in places.filter(|place| !self.corrected.contains(*place)) {
-                let breaks: Vec<_> = self.breaks(place).collect();
+            let is_one = |policy_key: &PolicyKey| policy_key.0 == *name && !is_changed;
+            let keys = self.admitted.keys().filter(|policy_key| is_one(policy_key));
+            for policy_key in keys.filter(|policy_key| !self.corrected.contains(*policy_key)) {
+                let breaks: Vec<_> = self.breaks(policy_key).collect();
                 let found = if breaks.is_empty() {
-                    excess(&mut self.admitted[place].clone(), *limit, *window)
+                    excess(&mut self.admitted[policy_key].clone(), *limit, *window)
                 } else {
-                    let charged = self.charged.get(place).map_or(&[][..], Vec::as_slice);
+                    let charged = self.charged.get(policy_key).map_or(&[][..], Vec::as_slice);
                     excess_beside(charged, &breaks, *limit, *window)
                 };
-                violations.extend(found.map(|found| (place.clone(), found)));
+                violations.extend(found.map(|found| (policy_key.clone(), found)));
             }
             // "All processes together allow at most a quota, or one unit each."
             let settled = &self.settled_locally;
-            let beside = self.local.iter_mut().filter(|(place, _)| is_one(place));
-            for (place, admitted) in beside.filter(|(place, _)| !settled.contains(*place)) {
+            let beside = self.local.iter_mut().filter(|(policy_key, _)| is_one(policy_key));
+            for (policy_key, admitted) in
+                beside.filter(|(policy_key, _)| !settled.contains(*policy_key))
+            {
                 let found = excess(admitted, *local, *window);
-                violations.extend(found.map(|found| (place.clone(), format!("local: {found}"))));
+                violations
+                    .extend(found.map(|found| (policy_key.clone(), format!("local: {found}"))));
             }
         }
-        if let Some((place, violation)) = violations.into_iter().next() {
-            self.fail(place, violation);
+        if let Some((policy_key, violation)) = violations.into_iter().next() {
+            self.fail(policy_key, violation);
         }
     }
 }

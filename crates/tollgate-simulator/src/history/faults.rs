@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{History, Place};
+use super::{History, PolicyKey};
 
 /// A server lost data, or its clock stepped.
 #[derive(Clone, Debug)]
@@ -62,8 +62,11 @@ impl History {
     }
 
     /// Returns the breaks that affect a key.
-    pub(super) fn breaks<'a>(&'a self, place: &Place) -> impl Iterator<Item = &'a Break> + use<'a> {
-        let label = place.1.clone();
+    pub(super) fn breaks<'a>(
+        &'a self,
+        policy_key: &PolicyKey,
+    ) -> impl Iterator<Item = &'a Break> + use<'a> {
+        let label = policy_key.1.clone();
         self.breaks.iter().filter(move |it| it.label.as_ref().is_none_or(|other| *other == label))
     }
 

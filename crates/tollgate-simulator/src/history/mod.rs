@@ -22,39 +22,39 @@ use crate::reached::{Reached, TOPOLOGY};
 use crate::server::{Change, Done, Settled};
 
 /// A policy and a key, by their names.
-pub(crate) type Place = (String, String);
+pub(crate) type PolicyKey = (String, String);
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// Readable names by Redis key.
     labels: BTreeMap<Vec<u8>, String>,
-    charges: BTreeMap<(Place, u64), Charges>,
+    charges: BTreeMap<(PolicyKey, u64), Charges>,
     /// The receipts of requests that are settled, with the servers' answers.
     receipts: BTreeMap<u128, Vec<Settlement>>,
     /// Requests with a unique cost, by that cost.
     asked: BTreeMap<u64, Asked>,
-    blocks: BTreeMap<(Place, u64), Block>,
+    blocks: BTreeMap<(PolicyKey, u64), Block>,
     /// The units that keys' charges have taken. Local stores have an account for each replica.
-    accounts: BTreeMap<(Option<usize>, Place), Account>,
+    accounts: BTreeMap<(Option<usize>, PolicyKey), Account>,
     pub(crate) penalties: Penalties,
     /// For how long replicas remember denials.
     remembered: Duration,
     /// Whether a server ran out of memory, and the keys with a changed local share.
     pub(crate) was_full: bool,
-    pub(crate) reshared: BTreeSet<Place>,
+    pub(crate) reshared: BTreeSet<PolicyKey>,
     /// When the server last corrected a key, by replica, and when it last got leased units back.
-    freed: BTreeMap<Place, BTreeMap<Option<usize>, Instant>>,
+    freed: BTreeMap<PolicyKey, BTreeMap<Option<usize>, Instant>>,
     /// Each replica's own corrections of a key.
-    correcting: BTreeMap<(usize, Place), Correcting>,
+    correcting: BTreeMap<(usize, PolicyKey), Correcting>,
     /// Keys that were refunded or reset: they have admitted more than their limit.
-    corrected: BTreeSet<Place>,
+    corrected: BTreeSet<PolicyKey>,
     /// Units that were charged or spent, and when, in their server's time.
-    admitted: BTreeMap<Place, Vec<(Timestamp, u64)>>,
+    admitted: BTreeMap<PolicyKey, Vec<(Timestamp, u64)>>,
     /// The charges that servers executed, in the time that passed for servers.
-    charged: BTreeMap<Place, Vec<(Instant, u64)>>,
+    charged: BTreeMap<PolicyKey, Vec<(Instant, u64)>>,
     /// The same for all local fallbacks together, by the clock that they share.
-    local: BTreeMap<Place, Vec<(Timestamp, u64)>>,
-    settled_locally: BTreeSet<Place>,
+    local: BTreeMap<PolicyKey, Vec<(Timestamp, u64)>>,
+    settled_locally: BTreeSet<PolicyKey>,
     /// For each replica and server, when answers arrived, and their commands' transit times.
     transits: BTreeMap<(usize, usize), VecDeque<(Instant, Duration)>>,
     /// Policies that have had several versions.
@@ -101,7 +101,7 @@ struct Correcting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The policy and the key.
-    pub(crate) place: Place,
+    pub(crate) policy_key: PolicyKey,
     pub(crate) text: String,
 }
 
@@ -155,13 +155,13 @@ impl History {
         self.labels.insert(redis_key[..=end].to_vec(), label.to_owned());
     }
 
-    fn place(&self, policy: &str, key: &Key) -> Option<Place> {
+    fn policy_key(&self, policy: &str, key: &Key) -> Option<PolicyKey> {
         let label = self.labels.get(&*key.as_bytes())?;
         Some((policy.to_owned(), label.clone()))
     }
 
-    pub(crate) fn fail(&mut self, place: Place, violation: String) {
-        self.violation.get_or_insert(Violation { place, text: violation });
+    pub(crate) fn fail(&mut self, policy_key: PolicyKey, violation: String) {
+        self.violation.get_or_insert(Violation { policy_key, text: violation });
     }
 
     /// A replica's request has this receipt.
@@ -230,19 +230,19 @@ impl History {
             | Change::Returned { policy, key, .. } => (policy, key),
         };
         // The store also tests its permissions with other keys.
-        let Some(place) = self.place(policy, key) else { return };
-        let _ = write!(line, " {}/{}", place.0, place.1);
+        let Some(policy_key) = self.policy_key(policy, key) else { return };
+        let _ = write!(line, " {}/{}", policy_key.0, policy_key.1);
         match *change {
             Change::Charged { cost, .. } => {
                 let _ = write!(line, " charged {cost}");
-                if place.0 == LEDGER {
-                    self.check_deadline(way, &place, cost);
+                if policy_key.0 == LEDGER {
+                    self.check_deadline(way, &policy_key, cost);
                 }
                 let now = self.now();
-                let charged = self.charged.entry(place.clone()).or_default();
+                let charged = self.charged.entry(policy_key.clone()).or_default();
                 charged.push((now, cost));
-                self.admit(place.clone(), at, cost);
-                self.charges.entry((place, cost)).or_default().executed += 1;
+                self.admit(policy_key.clone(), at, cost);
+                self.charges.entry((policy_key, cost)).or_default().executed += 1;
             }
             Change::Freed { settled, .. } => {
                 line.push_str(" corrected");
@@ -251,29 +251,31 @@ impl History {
                     match (self.receipts.get_mut(&id.0), refund) {
                         (Some(settlements), _) => {
                             settlements.push(settlement);
-                            self.account_mut(None, &place).settle(settlement);
+                            self.account_mut(None, &policy_key).settle(settlement);
                         }
                         (None, Some(cost)) => {
-                            self.charges.entry((place.clone(), cost)).or_default().refunded += 1;
+                            self.charges.entry((policy_key.clone(), cost)).or_default().refunded +=
+                                1;
                         }
                         (None, None) => {}
                     }
                 }
-                self.corrected.insert(place.clone());
-                self.freed.entry(place).or_default().insert(Some(replica), Instant::now());
+                self.corrected.insert(policy_key.clone());
+                self.freed.entry(policy_key).or_default().insert(Some(replica), Instant::now());
             }
             Change::Granted { id, units, until, .. } => {
                 let _ = write!(line, " leased {units}");
-                let breaks = self.breaks(&place).count();
+                let breaks = self.breaks(&policy_key).count();
                 let (granted_at, spent, returned) = (at, 0, None);
                 let block = Block { server, id, units, granted_at, until, spent, returned, breaks };
-                self.blocks.insert((place, at.as_micros()), block);
+                self.blocks.insert((policy_key, at.as_micros()), block);
             }
             Change::Returned { id, used, .. } => {
                 let _ = write!(line, " spent {used}");
-                self.freed.entry(place.clone()).or_default().insert(None, Instant::now());
+                self.freed.entry(policy_key.clone()).or_default().insert(None, Instant::now());
                 let mut blocks = self.blocks.iter_mut();
-                let found = blocks.find(|((other, _), block)| *other == place && block.id == id);
+                let found =
+                    blocks.find(|((other, _), block)| *other == policy_key && block.id == id);
                 if let Some((_, block)) = found {
                     block.returned.get_or_insert(used);
                 }
@@ -282,19 +284,20 @@ impl History {
     }
 
     /// A replica's request has ended.
-    pub(crate) fn told(&mut self, place: Place, cost: u64, told: Told) {
-        let is_ledger = place.0 == LEDGER;
-        let charges = self.charges.entry((place.clone(), cost)).or_default();
+    pub(crate) fn told(&mut self, policy_key: PolicyKey, cost: u64, told: Told) {
+        let is_ledger = policy_key.0 == LEDGER;
+        let charges = self.charges.entry((policy_key.clone(), cost)).or_default();
         // Unlike other costs, this cost belongs to a single request.
         if is_ledger && told == Told::NotCharged && charges.executed > charges.refunded {
-            return self.fail(place, format!("{cost} units are charged, and no refund is known"));
+            return self
+                .fail(policy_key, format!("{cost} units are charged, and no refund is known"));
         }
         match told {
             Told::Admitted => charges.admitted += 1,
             Told::MaybeCharged => charges.maybe += 1,
             Told::Denied | Told::NotCharged => {}
         }
-        let account = self.account_mut(None, &place);
+        let account = self.account_mut(None, &policy_key);
         match told {
             Told::Admitted => account.known += cost,
             Told::MaybeCharged => account.maybe += cost,
@@ -303,12 +306,16 @@ impl History {
     }
 
     /// Returns what a key's charges have taken, in a replica's local store or on servers.
-    pub(crate) fn account(&self, local: Option<usize>, place: &Place) -> Account {
-        self.accounts.get(&(local, place.clone())).copied().unwrap_or_default()
+    pub(crate) fn account(&self, local: Option<usize>, policy_key: &PolicyKey) -> Account {
+        self.accounts.get(&(local, policy_key.clone())).copied().unwrap_or_default()
     }
 
-    pub(crate) fn account_mut(&mut self, local: Option<usize>, place: &Place) -> &mut Account {
-        self.accounts.entry((local, place.clone())).or_default()
+    pub(crate) fn account_mut(
+        &mut self,
+        local: Option<usize>,
+        policy_key: &PolicyKey,
+    ) -> &mut Account {
+        self.accounts.entry((local, policy_key.clone())).or_default()
     }
 
     /// Returns the charges that servers executed, in the time that passed for servers.
@@ -317,35 +324,40 @@ impl History {
     }
 
     /// A server charged units at this time by its clock, or a replica spent leased units.
-    pub(crate) fn admit(&mut self, place: Place, at: Timestamp, units: u64) {
-        self.admitted.entry(place).or_default().push((at, units));
+    pub(crate) fn admit(&mut self, policy_key: PolicyKey, at: Timestamp, units: u64) {
+        self.admitted.entry(policy_key).or_default().push((at, units));
     }
 
     /// A replica's local fallback admitted a charge.
     pub(crate) fn admit_locally(
         &mut self,
         replica: usize,
-        place: Place,
+        policy_key: PolicyKey,
         at: Timestamp,
         units: u64,
     ) {
-        self.account_mut(Some(replica), &place).known += units;
-        self.local.entry(place).or_default().push((at, units));
+        self.account_mut(Some(replica), &policy_key).known += units;
+        self.local.entry(policy_key).or_default().push((at, units));
     }
 
     /// A local fallback settled a charge. Its key may have admitted more than the limit.
-    pub(crate) fn settle_locally(&mut self, replica: usize, place: &Place, settled: Settlement) {
-        self.account_mut(Some(replica), place).settle(settled);
-        self.settled_locally.insert(place.clone());
+    pub(crate) fn settle_locally(
+        &mut self,
+        replica: usize,
+        policy_key: &PolicyKey,
+        settled: Settlement,
+    ) {
+        self.account_mut(Some(replica), policy_key).settle(settled);
+        self.settled_locally.insert(policy_key.clone());
     }
 
     /// A replica starts to settle, renew or reset.
-    pub(crate) fn correct(&mut self, replica: usize, place: &Place) {
-        self.correcting.entry((replica, place.clone())).or_default().in_flight += 1;
+    pub(crate) fn correct(&mut self, replica: usize, policy_key: &PolicyKey) {
+        self.correcting.entry((replica, policy_key.clone())).or_default().in_flight += 1;
     }
 
-    pub(crate) fn corrected(&mut self, replica: usize, place: &Place) {
-        let correcting = self.correcting.entry((replica, place.clone())).or_default();
+    pub(crate) fn corrected(&mut self, replica: usize, policy_key: &PolicyKey) {
+        let correcting = self.correcting.entry((replica, policy_key.clone())).or_default();
         correcting.in_flight -= 1;
         correcting.ended = Some(Instant::now());
     }

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Outcome, Policy, ReceiptId, Settlement, Timestamp, Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, OwnedCharge, Policy, ReceiptId, Settlement,
+    Timestamp, Verdict,
 };
 use tollgate_redis::simulation::{Answer, Command, CommandError, Value};
 
@@ -20,7 +21,7 @@ pub(crate) use self::clock::Clock;
 use self::cluster::{Member, View};
 use self::data::{Data, any_policy};
 use self::reply::Reply;
-use self::request::{Call, Request, Sum};
+use self::request::{Call, Request};
 use crate::reached::{Reached, SCRIPT};
 
 /// A process counts for at least this long after its last heartbeat.
@@ -44,7 +45,7 @@ pub(crate) struct Server {
     pub(crate) commands: BTreeMap<&'static str, u64>,
     pub(crate) reached: Reached,
     /// The decided requests, in a replay.
-    decided: Option<Vec<(Vec<Sum>, Verdict)>>,
+    decided: Option<Vec<(Vec<OwnedCharge>, Verdict)>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -388,7 +389,7 @@ impl Server {
 
     fn decide(
         &mut self,
-        sums: &[Sum],
+        sums: &[OwnedCharge],
         now: Timestamp,
         reply: &mut Reply,
         changes: &mut Vec<Change>,
@@ -399,15 +400,10 @@ impl Server {
                 self.reached.enter(SCRIPT, "state of another version");
             }
         }
-        let charges = sums.iter().map(|sum| Charge {
-            policy: &sum.policy,
-            key: &sum.key,
-            cost: sum.cost,
-            enforce: sum.enforce,
-            dry: sum.dry,
-        });
+        let charges = sums.iter().map(OwnedCharge::as_charge);
         let charges: Vec<_> = charges.collect();
-        let takes = |sum: &&Sum| !sum.dry && sum.cost > Cost::ZERO && !sum.policy.is_penalty();
+        let takes =
+            |sum: &&OwnedCharge| !sum.dry && sum.cost > Cost::ZERO && !sum.policy.is_penalty();
         let verdict = self.data.reference.decide(&charges, now);
         reach(&mut self.reached, sums, &verdict);
         if self.is_full && verdict.is_admitted() && sums.iter().any(|sum| takes(&sum)) {
@@ -435,7 +431,7 @@ impl Server {
 }
 
 /// Notes the branches that a decision shows.
-fn reach(reached: &mut Reached, sums: &[Sum], verdict: &Verdict) {
+fn reach(reached: &mut Reached, sums: &[OwnedCharge], verdict: &Verdict) {
     let denies = |policy: &Policy| {
         let sums = sums.iter().zip(verdict.decisions());
         sums.filter(|(sum, _)| sum.policy.is_penalty() == policy.is_penalty())
@@ -452,7 +448,7 @@ fn reach(reached: &mut Reached, sums: &[Sum], verdict: &Verdict) {
         if !sum.enforce && !sum.dry && decision.denies() {
             reached.enter(SCRIPT, "shadow policy denies");
         }
-        let is_limit = |other: &&Sum| !other.policy.is_penalty();
+        let is_limit = |other: &&OwnedCharge| !other.policy.is_penalty();
         let limit = sums.iter().find(is_limit);
         if sum.policy.counts_denials() && limit.is_some_and(|limit| denies(&limit.policy)) {
             reached.enter(SCRIPT, "strike");

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
-    Algorithm, Charged, Cost, Key, Kind, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId,
-    Refill, Resolution, Source, Timestamp,
+    Algorithm, Charged, Cost, Key, Kind, LeakyMode, Micros, OwnedCharge, Policy, Quota, Receipt,
+    ReceiptId, Refill, Resolution, Source, Timestamp,
 };
 
 #[derive(Debug)]
@@ -23,7 +23,8 @@ pub(super) struct Call {
 
 #[derive(Debug)]
 pub(super) enum Request {
-    Decide(Vec<Sum>),
+    /// The charges, summed by key.
+    Decide(Vec<OwnedCharge>),
     /// `settled` is the key that marks the receipt.
     Settle {
         receipt: Receipt,
@@ -43,16 +44,6 @@ pub(super) enum Request {
         tag: u64,
         spent: Vec<(u64, u64)>,
     },
-}
-
-/// A request's charges to one key, summed.
-#[derive(Clone, Debug)]
-pub(super) struct Sum {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
-    pub(super) cost: Cost,
-    pub(super) enforce: bool,
-    pub(super) dry: bool,
 }
 
 impl Call {
@@ -81,9 +72,9 @@ struct Context<'a> {
 impl Context<'_> {
     fn request(&self, kind: u8, reader: &mut Reader<'_>) -> Request {
         match kind {
-            1 => {
+            1 | 6 => {
                 let sums = 0..reader.byte();
-                Request::Decide(sums.map(|_| self.sum(reader)).collect())
+                Request::Decide(sums.map(|_| self.sum(kind == 6, reader)).collect())
             }
             2 | 3 | 5 => self.correction(kind, reader),
             4 => {
@@ -102,11 +93,14 @@ impl Context<'_> {
         }
     }
 
-    fn sum(&self, reader: &mut Reader<'_>) -> Sum {
+    fn sum(&self, queues: bool, reader: &mut Reader<'_>) -> OwnedCharge {
         let (policy, key) = self.policy(reader);
         let flags = reader.byte() & 3;
         let cost = Cost::new(reader.number::<7>());
-        Sum { policy, key, cost, enforce: flags == 1, dry: flags == 2 }
+        let [queue, headroom] = [(); 2].map(|()| if queues { reader.number::<7>() } else { 0 });
+        let (queue, headroom) = (queue.checked_sub(1).map(Micros::new), Cost::new(headroom));
+        let (enforce, dry) = (flags == 1, flags == 2);
+        OwnedCharge { policy, key, cost, enforce, dry, queue, headroom }
     }
 
     fn correction(&self, kind: u8, reader: &mut Reader<'_>) -> Request {
@@ -141,8 +135,8 @@ impl Context<'_> {
 
     fn policy(&self, reader: &mut Reader<'_>) -> (Policy, Key) {
         let (name, key) = self.name(reader);
-        let place = usize::try_from(reader.number::<2>()).expect("two bytes");
-        (policy(name, &mut Reader(&self.forms[place..])), key)
+        let index = usize::try_from(reader.number::<2>()).expect("two bytes");
+        (policy(name, &mut Reader(&self.forms[index..])), key)
     }
 
     fn key(&self, reader: &mut Reader<'_>) -> &Bytes {

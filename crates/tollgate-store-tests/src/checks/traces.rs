@@ -12,7 +12,7 @@ use tollgate_core::{
 
 use super::{MODES, advance, decide, fresh_id};
 use crate::reference::Reference;
-use crate::{Harness, is_long, seeds};
+use crate::{Harness, is_long, seeds, vary};
 
 /// Random requests get the same verdicts from the store and from the reference. They have one to
 /// three charges, including shadow charges and equal charges, and the policies' quotas change now
@@ -49,19 +49,11 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
             harness.advance(gap(&mut rng));
             let policies = policies(&mut rng, seed, &mut kept);
             let keys: Vec<_> = policies.iter().map(|_| key(&mut rng)).collect();
-            let charges: Vec<_> = policies
-                .iter()
-                .zip(&keys)
-                .map(|(policy, key)| {
-                    let cost = Cost::new(rng.u64(0..=policy.capacity() + 1));
-                    let charge = Charge::new(policy, key, cost);
-                    match rng.u8(..10) {
-                        0 => charge.dry(),
-                        1 | 2 => charge.shadow(),
-                        _ => charge,
-                    }
-                })
-                .collect();
+            let costs = policies.iter().map(|it| Cost::new(rng.u64(0..=it.capacity() + 1)));
+            let costs: Vec<_> = costs.collect();
+            let charged = policies.iter().zip(&keys).zip(costs);
+            let charges = charged.map(|((policy, key), cost)| Charge::new(policy, key, cost));
+            let charges = vary(&mut rng, charges);
             let verdict = decide(store, &charges).await;
             let now = verdict.decided_at();
             let expected = reference.decide(&charges, now);

@@ -293,11 +293,13 @@ fn returns_enough(ledger: &Ledger<'_>, event: &Event) -> Result<(), String> {
     let policy = ledger.policy(made.policy, &slot);
     let is_greedy = is_level(&policy) && !is_interval(&policy) && !policy.queues();
     let charges = ledger.charges(&slot);
-    let Some(place) = charges.place(made.receipt.id).filter(|_| is_greedy) else { return Ok(()) };
+    let Some(position) = charges.position(made.receipt.id).filter(|_| is_greedy) else {
+        return Ok(());
+    };
     let mut flow = charges.flow_with_whole_refunds();
     flow.pop();
     let surplus = made.receipt.charged.cost.get().saturating_sub(*actual);
-    let least = definition::refund(&policy, &flow, place, surplus, event.at);
+    let least = definition::refund(&policy, &flow, position, surplus, event.at);
     if *units < least {
         return Err(format!(
             "{units} of {surplus} units are returned instead of {least}: {flow:?}"

@@ -97,7 +97,7 @@ fn interval(policy: &Policy, charges: &[Units], now: u64) -> u64 {
     missing
 }
 
-/// Returns the least that a greedy bucket refunds from the charge at `place` of its flow, if the
+/// Returns the least that a greedy bucket refunds from the charge at `position` of its flow, if the
 /// request did not need `surplus` of its units.
 ///
 /// The bucket does not refund units that it has already refilled. If all refilled units belong to
@@ -105,15 +105,21 @@ fn interval(policy: &Policy, charges: &[Units], now: u64) -> u64 {
 /// first. So if its level just after the charge, minus the refill and other refunds since then, is
 /// larger, it refunds this many units. The refill of a microsecond is lost, because a receipt
 /// contains the level as a time.
-pub(super) fn refund(policy: &Policy, flow: &[Units], place: usize, surplus: u64, now: u64) -> u64 {
+pub(super) fn refund(
+    policy: &Policy,
+    flow: &[Units],
+    position: usize,
+    surplus: u64,
+    now: u64,
+) -> u64 {
     let window = u128::from(policy.window().get());
-    let charge = flow[place];
+    let charge = flow[position];
     let refilled = u128::from(now - charge.at) * u128::from(policy.quota().limit());
-    let others = flow[place + 1..].iter().filter(|it| it.units < 0);
+    let others = flow[position + 1..].iter().filter(|it| it.units < 0);
     let refunded = others.map(|it| u128::from(it.units.unsigned_abs())).sum::<u128>() * window;
     let microsecond = u128::from(policy.quota().limit());
     let lost = refilled + refunded + microsecond;
-    let left = level(policy, &flow[..=place], charge.at).saturating_sub(lost);
+    let left = level(policy, &flow[..=position], charge.at).saturating_sub(lost);
     let own = (u128::from(surplus) * window).saturating_sub(refilled);
     let missing = level(policy, flow, now);
     let least = left.max(own).min(u128::from(surplus) * window).min(missing);

@@ -21,12 +21,12 @@ pub(super) struct Ledger<'a> {
 /// All charges to a quota of a key, since the key was reset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Charges {
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
     /// The versions under which the key was charged.
     used: BTreeSet<usize>,
     /// Charges and refunds at the instants at which the store made them.
     flow: Vec<Units>,
-    /// The places of refunds in the flow.
+    /// The positions of refunds in the flow.
     refunds: BTreeSet<usize>,
     /// All units that any version may count, including debts.
     gross: u64,
@@ -43,7 +43,7 @@ pub(super) struct Charges {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct LedgerEntry {
     policy: usize,
     id: ReceiptId,
     at: u64,
@@ -55,8 +55,8 @@ struct Entry {
     is_leased: bool,
     /// The units that were not refunded.
     units: u64,
-    /// The charge's place in [`Charges::flow`].
-    place: usize,
+    /// The charge's position in [`Charges::flow`].
+    position: usize,
 }
 
 impl<'a> Ledger<'a> {
@@ -117,9 +117,10 @@ impl<'a> Ledger<'a> {
         if !is_debt {
             charges.gross += units;
         }
-        let place = charges.flow.len();
+        let position = charges.flow.len();
         charges.used.insert(policy);
-        let entry = Entry { policy, id, at, life, is_permit, is_debt, is_leased, units, place };
+        let entry =
+            LedgerEntry { policy, id, at, life, is_permit, is_debt, is_leased, units, position };
         charges.entries.push(entry);
         charges.flow.push(Units { at, units: units.cast_signed() });
     }
@@ -161,7 +162,7 @@ impl<'a> Ledger<'a> {
         let id = made.receipt.id;
         let charges = self.of(made, at);
         let seen = charges.entries.iter().map(|entry| entry.at).fold(at, u64::max);
-        let is_live = |entry: &&mut Entry| entry.id == id && entry.at + entry.life > seen;
+        let is_live = |entry: &&mut LedgerEntry| entry.id == id && entry.at + entry.life > seen;
         if let Some(entry) = charges.entries.iter_mut().find(is_live) {
             entry.at = at;
             return;
@@ -196,9 +197,9 @@ impl<'a> Ledger<'a> {
 }
 
 impl Charges {
-    /// Returns a charge's place in the flow, if the key was not reset since.
-    pub(super) fn place(&self, id: ReceiptId) -> Option<usize> {
-        self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.place)
+    /// Returns a charge's position in the flow, if the key was not reset since.
+    pub(super) fn position(&self, id: ReceiptId) -> Option<usize> {
+        self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.position)
     }
 
     /// Returns the charges under a version, without refunded units. If the key has several
@@ -213,7 +214,8 @@ impl Charges {
     }
 
     fn entries_of(&self, policy: usize, counts_debts: bool) -> Vec<Units> {
-        let counts = |entry: &&Entry| entry.policy == policy && (counts_debts || !entry.is_debt);
+        let counts =
+            |entry: &&LedgerEntry| entry.policy == policy && (counts_debts || !entry.is_debt);
         in_order(self.entries.iter().filter(counts))
     }
 
@@ -230,8 +232,8 @@ impl Charges {
 
     /// Returns the flow with refunds rounded up, because a bucket reports only whole units.
     pub(super) fn flow_with_whole_refunds(&self) -> Vec<Units> {
-        let round = |(place, it): (usize, &Units)| {
-            let units = it.units - i64::from(self.refunds.contains(&place));
+        let round = |(position, it): (usize, &Units)| {
+            let units = it.units - i64::from(self.refunds.contains(&position));
             Units { units, ..*it }
         };
         self.flow.iter().enumerate().map(round).collect()
@@ -250,7 +252,7 @@ impl Charges {
     /// Returns the units in flight. A permit expires after its own policy's time to live.
     pub(super) fn in_flight(&self, now: u64) -> u64 {
         let seen = self.entries.iter().map(|entry| entry.at).fold(now, u64::max);
-        let lasts = |entry: &&Entry| entry.is_permit && entry.at + entry.life > seen;
+        let lasts = |entry: &&LedgerEntry| entry.is_permit && entry.at + entry.life > seen;
         self.entries.iter().filter(lasts).map(|entry| entry.units).sum()
     }
 
@@ -265,9 +267,9 @@ impl Charges {
 }
 
 /// The store's time stops while the clock is behind the last charge that the store has seen.
-fn in_order<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Units> {
+fn in_order<'a>(entries: impl Iterator<Item = &'a LedgerEntry>) -> Vec<Units> {
     let mut seen = 0;
-    let later = |entry: &Entry| {
+    let later = |entry: &LedgerEntry| {
         let at = entry.at.max(seen);
         if !entry.is_leased {
             seen = at;

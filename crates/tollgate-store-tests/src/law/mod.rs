@@ -21,6 +21,7 @@
 //! | a refund never makes a client wait longer | [`refunds_never_lengthen_waits`] |
 //! | denials, peeks and dry charges change no later answer | [`denials_change_nothing`] |
 //! | shadow charges under other names change no answer | [`shadow_changes_nothing`] |
+//! | requests that queue leave in order, as early as their quotas allow | [`queues_keep_order_and_quota`] |
 //! | no unit is lost: neither at any instant, nor after all windows are over | [`fewer_is_bounded`] |
 
 mod bounds;
@@ -29,6 +30,7 @@ mod generate;
 mod history;
 mod ledger;
 mod play;
+mod queues;
 mod repeat;
 pub mod scenes;
 mod shrink;
@@ -39,6 +41,7 @@ pub use self::bounds::{
     fewer_is_bounded, permits_stay_below_every_maximum, refunds_never_admit_more,
     smaller_versions_add_nothing, versions_admit_no_more_than_alone,
 };
+pub use self::queues::queues_keep_order_and_quota;
 pub use self::repeat::{denials_change_nothing, shadow_changes_nothing};
 pub use self::subject::{Subject, Timed};
 pub use self::waits::{obeyed_waits_pass, refunds_never_lengthen_waits};
@@ -58,6 +61,7 @@ macro_rules! law_tests {
             denials_change_nothing,
             shadow_changes_nothing,
             fewer_is_bounded,
+            queues_keep_order_and_quota,
         });
         $crate::law_tests!(scenes $make);
     };

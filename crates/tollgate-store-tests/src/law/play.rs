@@ -214,12 +214,10 @@ impl<'a, S: Subject> Play<'a, S> {
 
 fn charges<'a>(policies: &'a [Policy], asked: &[Asked], keys: &'a [Key]) -> Vec<Charge<'a>> {
     let charge = |(asked, key): (&Asked, &'a Key)| Charge {
-        policy: &policies[asked.policy],
-        key,
-        cost: Cost::new(asked.cost),
         // A dry charge is not enforced, see `Charge::dry`.
         enforce: asked.enforce && !asked.dry,
         dry: asked.dry,
+        ..Charge::new(&policies[asked.policy], key, Cost::new(asked.cost))
     };
     asked.iter().zip(keys).map(charge).collect()
 }

@@ -3,7 +3,7 @@
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{Cost, Granted, Key, Micros, Policy, Timestamp, with_rule};
 
-use super::stored::{Kind, Stored, with_state};
+use super::stored::{Stored, StoredRule, with_state};
 use super::{Reference, slot_of};
 
 impl Reference {

@@ -13,7 +13,7 @@ use tollgate_core::{
     Settlement, Timestamp, Verdict, with_rule,
 };
 
-use self::stored::{Change, Kind, Stored, Version};
+use self::stored::{Change, Stored, StoredRule, Version};
 
 /// A map, and the core's pure functions. Time is an argument, operations run one after the other,
 /// and keys are never forgotten, so little can go wrong.
@@ -40,11 +40,11 @@ impl Reference {
 
     /// Decides on a dry charge.
     fn assess_dry(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        let decision = self.assess(charge, charge.cost, now);
+        let decision = self.assess_queued(charge, now, now);
         if decision.denies() {
             return decision;
         }
-        Decision { outcome: Outcome::WouldAllow, ..self.assess(charge, Cost::ZERO, now) }
+        Decision { outcome: Outcome::WouldAllow, ..self.assess(charge, Cost::ZERO, now, now) }
     }
 
     /// For each charge in a request that was denied at `now`, returns how long its key will have no
@@ -58,32 +58,29 @@ impl Reference {
             let rule = charge.policy.rule();
             let is_held =
                 self.stored(&slot(charge), now).versions.iter().any(|it| it.rule == *rule);
-            if charge.dry || !decision.denies() || decision.remaining > 0 || !is_held {
+            if charge.dry
+                || summed(charges, charge).queue.is_some()
+                || !decision.denies()
+                || decision.remaining > 0
+                || !is_held
+            {
                 return Micros::ZERO;
             }
-            self.assess(charge, Cost::ONE, now).retry_after().unwrap_or_default()
+            self.assess(charge, Cost::ONE, now, now).retry_after().unwrap_or_default()
         };
         charges.iter().zip(verdict.decisions()).map(frozen).collect()
     }
 
     fn decide_made(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let enforced = |charge: &Charge<'_>| {
-            charges.iter().any(|other| slot(other) == slot(charge) && other.enforce)
-        };
-        // A shadow charge takes no units from a quota that an enforced charge also uses.
-        let total = |charge: &Charge<'_>| {
-            let counts = |other: &&Charge<'_>| {
-                slot(other) == slot(charge) && (other.enforce || !enforced(charge))
-            };
-            charges.iter().filter(counts).fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
-        };
-        let mut decisions: Vec<Decision> =
-            charges.iter().map(|charge| self.assess(charge, total(charge), now)).collect();
+        let charges: Vec<_> = charges.iter().map(|charge| summed(charges, charge)).collect();
+        let leaves_at = self.leaves_at(&charges, now);
+        let decide = |charge: &Charge<'_>| self.assess_queued(charge, leaves_at, now);
+        let mut decisions: Vec<Decision> = charges.iter().map(decide).collect();
         let denied =
-            |(charge, decision): (&Charge<'_>, &Decision)| enforced(charge) && decision.denies();
+            |(charge, decision): (&Charge<'_>, &Decision)| charge.enforce && decision.denies();
         let admitted = !charges.iter().zip(&decisions).any(denied);
         if !admitted {
-            self.strike(charges, &mut decisions, total, enforced, now);
+            self.strike(&charges, &mut decisions, now);
         }
         let mut done = Vec::new();
         for (charge, decision) in charges.iter().zip(&mut decisions) {
@@ -91,38 +88,105 @@ impl Reference {
                 continue;
             }
             if !admitted {
-                let untouched = self.assess(charge, Cost::ZERO, now);
+                let untouched = self.assess(charge, Cost::ZERO, now, now);
                 *decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
             } else if !done.contains(&slot(charge)) && !charge.policy.is_penalty() {
                 done.push(slot(charge));
-                let cost = total(charge);
-                if cost > Cost::ZERO {
-                    self.change(charge.policy.rule(), slot(charge), now, Change::Charge(cost));
+                if charge.cost > Cost::ZERO {
+                    let at = if charge.queue.is_some() { now + decision.delay() } else { now };
+                    let change = Change::Charge(charge.cost, at);
+                    self.change(charge.policy.rule(), slot(charge), now, change);
                 }
             }
         }
         Verdict::new(admitted, now, decisions)
     }
 
+    /// Returns the first instant at which all charges that queue are allowed, and not before the
+    /// last instant that was given to any of their keys.
+    fn leaves_at(&self, charges: &[Charge<'_>], now: Timestamp) -> Timestamp {
+        let mut at = now;
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for charge in charges.iter().filter(|it| it.enforce && it.queue.is_some()) {
+                // Blocks of leased units lapse at unknown instants.
+                let from = if self.has_leases(charge, now) { now } else { at };
+                let next = match self.assess_leaving(charge, from, now).outcome {
+                    Outcome::Allow { charged_at, .. } => charged_at.max(at),
+                    Outcome::Deny { retry_after } => at.max(from + retry_after),
+                    _ => at,
+                };
+                moved |= next > at;
+                at = next;
+            }
+        }
+        at
+    }
+
+    fn has_leases(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
+        !self.stored(&slot(charge), now).holds.is_empty()
+    }
+
+    /// Returns the decision on a charge whose request leaves at `at`, or later if it is a shadow
+    /// that queues on its own.
+    fn assess_queued(&self, charge: &Charge<'_>, at: Timestamp, now: Timestamp) -> Decision {
+        let Some(queue) = charge.queue else { return self.assess_leaving(charge, now, now) };
+        let at = if charge.enforce {
+            at
+        } else {
+            let alone = Charge { enforce: true, ..*charge };
+            at.max(self.leaves_at(&[alone], now))
+        };
+        let wait = at.since(now);
+        let is_leased = self.has_leases(charge, now);
+        let at = if is_leased { now } else { at };
+        let mut decision = self.assess_leaving(charge, at, now);
+        if is_leased {
+            if wait > Micros::ZERO && decision.allows() {
+                decision.outcome = Outcome::Deny { retry_after: wait };
+                decision.remaining = 0;
+            }
+            return decision;
+        }
+        if decision.reset_after > Micros::ZERO {
+            decision.reset_after = Micros::new(decision.reset_after.get() + wait.get());
+        }
+        match &mut decision.outcome {
+            Outcome::Allow { .. } if wait > queue => {
+                let retry_after = Micros::new(wait.get() - queue.get());
+                decision.outcome = Outcome::Deny { retry_after };
+                decision.remaining = 0;
+            }
+            Outcome::Allow { delay, .. } => *delay = wait,
+            // Only at the end of time.
+            Outcome::Deny { retry_after } => {
+                *retry_after = Micros::new(retry_after.get() + wait.get());
+            }
+            _ => {}
+        }
+        decision
+    }
+
+    /// Returns the decision on a charge that must leave its headroom.
+    fn assess_leaving(&self, charge: &Charge<'_>, at: Timestamp, now: Timestamp) -> Decision {
+        let decision = self.assess(charge, charge.required(), at, now);
+        if decision.denies() { decision } else { self.assess(charge, charge.cost, at, now) }
+    }
+
     /// Adds a strike to the penalties for keys that another policy denies, and updates their
     /// decisions.
-    fn strike(
-        &mut self,
-        charges: &[Charge<'_>],
-        decisions: &mut [Decision],
-        total: impl Fn(&Charge<'_>) -> Cost,
-        enforced: impl Fn(&Charge<'_>) -> bool,
-        now: Timestamp,
-    ) {
+    fn strike(&mut self, charges: &[Charge<'_>], decisions: &mut [Decision], now: Timestamp) {
         let denies = |(charge, decision): (&Charge<'_>, &Decision)| {
-            (enforced(charge) && decision.denies() && !charge.policy.is_penalty())
+            (charge.enforce && decision.denies() && !charge.policy.is_penalty())
                 .then(|| charge.key.clone())
         };
         let denied: Vec<Key> = charges.iter().zip(&*decisions).filter_map(denies).collect();
         let mut struck = Vec::new();
         for (charge, decision) in charges.iter().zip(decisions) {
-            let cost = total(charge);
-            if !charge.policy.counts_denials() || cost == Cost::ZERO || !denied.contains(charge.key)
+            if !charge.policy.counts_denials()
+                || charge.cost == Cost::ZERO
+                || !denied.contains(charge.key)
             {
                 continue;
             }
@@ -130,7 +194,7 @@ impl Reference {
                 struck.push(slot(charge));
                 self.change(charge.policy.rule(), slot(charge), now, Change::Owe(1));
             }
-            *decision = self.assess(charge, cost, now);
+            *decision = self.assess_leaving(charge, now, now);
         }
     }
 
@@ -255,11 +319,12 @@ impl Reference {
         stored.versions.iter().map(fresh_after).max().unwrap_or_default()
     }
 
-    fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
+    /// Returns the decision that would be made on `cost` at `at`.
+    fn assess(&self, charge: &Charge<'_>, cost: Cost, at: Timestamp, now: Timestamp) -> Decision {
         let (any, stored) = (charge.policy.rule(), self.stored(&slot(charge), now));
         with_rule!(any, rule => {
             let state = stored.read(rule, any, now);
-            stored.holds.assess(rule, rule.refresh(&state, now), now, cost)
+            stored.holds.assess(rule, rule.refresh(&state, at), at, cost)
         })
     }
 
@@ -291,4 +356,19 @@ fn slot(charge: &Charge<'_>) -> Slot {
 
 fn slot_of(policy: &Policy, key: &Key) -> Slot {
     (policy.name().to_owned(), key.as_bytes().to_vec())
+}
+
+/// Returns a charge with all that the request charges to the same key. A shadow charge takes no units
+/// from a quota that an enforced charge also uses.
+fn summed<'a>(charges: &[Charge<'a>], charge: &Charge<'a>) -> Charge<'a> {
+    let same = || charges.iter().filter(|other| slot(other) == slot(charge));
+    let enforce = same().any(|other| other.enforce);
+    let mut counted = same().filter(|other| other.enforce == enforce);
+    let first = *counted.next().unwrap_or(charge);
+    counted.fold(first, |sum, other| Charge {
+        cost: sum.cost.plus(other.cost),
+        headroom: sum.headroom.max(other.headroom),
+        queue: sum.queue.and_then(|queue| Some(queue.min(other.queue?))),
+        ..sum
+    })
 }

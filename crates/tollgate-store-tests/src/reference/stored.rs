@@ -29,7 +29,8 @@ const MAX_VERSIONS: usize = 4;
 /// A charge to a state.
 #[derive(Clone, Copy)]
 pub(super) enum Change {
-    Charge(Cost),
+    /// A charge, and the instant at which its request leaves.
+    Charge(Cost, Timestamp),
     Owe(u64),
 }
 
@@ -60,7 +61,7 @@ impl Stored {
     }
 
     /// Returns the state under `rule`: its own, a converted state, or a fresh state.
-    pub(super) fn read<R: Kind>(&self, rule: &R, any: &AnyRule, now: Timestamp) -> R::State {
+    pub(super) fn read<R: StoredRule>(&self, rule: &R, any: &AnyRule, now: Timestamp) -> R::State {
         match self.version(any).map(|index| &self.versions[index]) {
             Some(version) => rule.read(version),
             None => self.source(any, now).map_or_else(|| rule.fresh(), |from| rule.read(from)),
@@ -119,18 +120,21 @@ impl Stored {
     ) -> u64 {
         let own = self.version_mut(any, now, was_reset);
         let mut charged = with_state!(&mut self.versions[own], rule, state => match change {
-            Change::Charge(cost) => {
-                rule.charge(&mut state, now, cost);
+            Change::Charge(cost, at) => {
+                rule.charge(&mut state, at, cost);
                 cost.get()
             }
             Change::Owe(units) => rule.owe(&mut state, units, now),
         });
-        let units = change.units();
+        let (units, at) = match change {
+            Change::Charge(cost, at) => (cost.get(), at),
+            Change::Owe(units) => (units, now),
+        };
         for (index, version) in self.versions.iter_mut().enumerate() {
             if index == own || !version.rule.counts_with(any) {
                 continue;
             }
-            if with_state!(version, rule, state => rule.count(&mut state, units, now)) {
+            if with_state!(version, rule, state => rule.count(&mut state, units, at)) {
                 charged = units;
             } else {
                 let next = now.max(version.counts_from()) + Micros::new(1);
@@ -199,15 +203,6 @@ const fn both_in_flight(one: &AnyRule, other: &AnyRule) -> bool {
     matches!((one, other), (AnyRule::ConcurrentRequests(_), AnyRule::ConcurrentRequests(_)))
 }
 
-impl Change {
-    const fn units(self) -> u64 {
-        match self {
-            Self::Charge(cost) => cost.get(),
-            Self::Owe(units) => units,
-        }
-    }
-}
-
 macro_rules! any_state {
     ($($rule:ident: $module:ident),*) => {
         /// A state for any algorithm.
@@ -216,7 +211,7 @@ macro_rules! any_state {
             $($rule(tollgate_core::algorithm::$module::State)),*
         }
 
-        $(impl Kind for tollgate_core::algorithm::$module::$rule {
+        $(impl StoredRule for tollgate_core::algorithm::$module::$rule {
             fn wrap(&self, state: Self::State) -> AnyState {
                 AnyState::$rule(state)
             }
@@ -272,7 +267,7 @@ any_state!(
 );
 
 /// A rule that can convert from and to [`AnyState`].
-pub(super) trait Kind: Rule {
+pub(super) trait StoredRule: Rule {
     fn wrap(&self, state: Self::State) -> AnyState;
     fn read(&self, version: &Version) -> Self::State;
 }

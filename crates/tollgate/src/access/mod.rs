@@ -117,8 +117,8 @@ impl AccessLists {
 
     /// Sets where requests carry API keys, which are compared with the keys on the lists.
     #[must_use]
-    pub fn api_keys_in(mut self, place: UnverifiedApiKey) -> Self {
-        self.api_keys = Some(Arc::new(place));
+    pub fn api_keys_in(mut self, header: UnverifiedApiKey) -> Self {
+        self.api_keys = Some(Arc::new(header));
         self
     }
 
@@ -166,8 +166,8 @@ impl AccessLists {
             _ => None,
         };
         let api_key = match &self.api_keys {
-            Some(place) if either(|list| !list.api_keys.is_empty()) => {
-                place.find(head)?.map(ApiKeys::digest)
+            Some(header) if either(|list| !list.api_keys.is_empty()) => {
+                header.find(head)?.map(ApiKeys::digest)
             }
             _ => None,
         };

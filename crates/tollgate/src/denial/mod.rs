@@ -42,7 +42,7 @@ pub use self::reason::Reason;
 pub(crate) use self::respond::ResponseFromFn;
 pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFormat};
 use crate::head::RequestHead;
-use crate::headers::{self, HeaderOptions, PolicyFields, Row};
+use crate::headers::{self, HeaderOptions, PolicyFields, ShownPolicy};
 
 /// Why a request is denied, with the numbers for its response. See
 /// [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) for examples.
@@ -69,17 +69,17 @@ struct QuotaMembers {
 }
 
 impl<'a> Denial<'a> {
-    /// Makes the denial for a verdict. `rows` contains its enforced policies, and `seed`, derived
+    /// Makes the denial for a verdict. `policies` contains its enforced policies, and `seed`, derived
     /// from the keys, determines the `Retry-After` jitter.
     pub(crate) fn of_verdict(
         decided_at: Timestamp,
-        rows: impl IntoIterator<Item = Row<'a>>,
+        policies: impl IntoIterator<Item = ShownPolicy<'a>>,
         options: &HeaderOptions,
         seed: u64,
     ) -> Self {
         let mut denial = Self::new(Reason::QuotaExceeded);
-        let (mut tightest, mut blocks) = (None::<Row<'a>>, false);
-        for row @ (fields, decision, _) in rows {
+        let (mut tightest, mut blocks) = (None::<ShownPolicy<'a>>, false);
+        for shown @ (fields, decision, _) in policies {
             if decision.outcome == Outcome::Undecided {
                 continue;
             }
@@ -91,14 +91,14 @@ impl<'a> Denial<'a> {
             } else if decision.denies() && fields.is_penalty() {
                 blocks = true;
             }
-            if tightest.is_none_or(|other| headers::is_tighter(row, other)) {
-                tightest = Some(row);
+            if tightest.is_none_or(|other| headers::is_tighter(shown, other)) {
+                tightest = Some(shown);
             }
         }
         if blocks && denial.reason == Reason::QuotaExceeded {
             denial = denial.because(Reason::Blocked);
         }
-        let Some(row @ (fields, decision, cost)) = tightest else {
+        let Some(shown @ (fields, decision, cost)) = tightest else {
             return denial;
         };
         // A block has no quota.
@@ -107,7 +107,7 @@ impl<'a> Denial<'a> {
             remaining: decision.remaining,
             window: fields.window(),
             calendar: fields.policy().quota().calendar(),
-            reset_at: headers::reset_at(decided_at, row),
+            reset_at: headers::reset_at(decided_at, shown),
             cost,
         });
         // The tightest policy has the longest wait. Omit it if waiting does not help.

@@ -34,10 +34,10 @@ fn deny(micros: u64) -> Outcome {
 }
 
 /// Makes the response like the layer does.
-fn render(rows: &[Row<'_>], options: HeaderOptions) -> Response<Bytes> {
-    let denial = Denial::of_verdict(NOW, rows.iter().copied(), &options, 7);
+fn render(policies: &[ShownPolicy<'_>], options: HeaderOptions) -> Response<Bytes> {
+    let denial = Denial::of_verdict(NOW, policies.iter().copied(), &options, 7);
     let mut response = denial.respond(ResponseFormat::Http, &Problem::default());
-    options.write(response.headers_mut(), NOW, true, rows.iter().copied());
+    options.write(response.headers_mut(), NOW, true, policies.iter().copied());
     response
 }
 
@@ -64,8 +64,8 @@ fn spent_quota_is_429() {
         [fields("default", Quota::per_minute(100)), fields(r#"a "b" \c"#, Quota::per_second(1))];
     let spent = denying(&fields[0], deny(4_100_000), 59_000_000);
     let also = denying(&fields[1], deny(900_000), 900_000);
-    let rows = [(&fields[0], &spent, Cost::ONE), (&fields[1], &also, Cost::ONE)];
-    let response = render(&rows, HeaderOptions::all());
+    let policies = [(&fields[0], &spent, Cost::ONE), (&fields[1], &also, Cost::ONE)];
+    let response = render(&policies, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         body(&response),
@@ -122,8 +122,8 @@ fn excessive_cost_is_403_without_wait() {
     ];
     let never = denying(&fields[0], Outcome::ExceedsCapacity, 0);
     let later = denying(&fields[1], deny(4_100_000), 59_000_000);
-    let rows = [(&fields[0], &never, Cost::new(60)), (&fields[1], &later, Cost::new(60))];
-    let response = render(&rows, HeaderOptions::all());
+    let policies = [(&fields[0], &never, Cost::new(60)), (&fields[1], &later, Cost::new(60))];
+    let response = render(&policies, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert!(!response.headers().contains_key(RETRY_AFTER));
     assert_eq!(
@@ -150,8 +150,8 @@ fn excessive_cost_overrides_any_wait() {
     let (late, never) = (deny(u64::MAX), Outcome::ExceedsCapacity);
     for outcomes in [[late, never], [never, late]] {
         let decisions = outcomes.map(|outcome| denying(&fields, outcome, 1));
-        let rows = decisions.iter().map(|decision| (&fields, decision, Cost::ONE));
-        let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::all(), 7);
+        let policies = decisions.iter().map(|decision| (&fields, decision, Cost::ONE));
+        let denial = Denial::of_verdict(NOW, policies, &HeaderOptions::all(), 7);
         assert_eq!(denial.reason(), Reason::CostExceedsQuota);
         assert_eq!(denial.retry_after_secs(), None);
     }

@@ -6,16 +6,16 @@ use http::HeaderValue;
 
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// A header line under construction. Short lines are on the stack, so the final value is the only
+/// A header value under construction. Short values are on the stack, so the final value is the only
 /// allocation.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct ValueBuffer {
     short: [u8; Self::SHORT],
     len: usize,
     long: Vec<u8>,
 }
 
-impl Line {
+impl ValueBuffer {
     /// Enough for two members with typical names.
     const SHORT: usize = 96;
 
@@ -24,14 +24,14 @@ impl Line {
     }
 
     pub(super) fn from(value: &HeaderValue) -> Self {
-        let mut line = Self::new();
-        line.push(value.as_bytes());
-        line
+        let mut buffer = Self::new();
+        buffer.push(value.as_bytes());
+        buffer
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
         match self.short.get(..self.len) {
-            Some(line) => line,
+            Some(value) => value,
             None => &self.long,
         }
     }
@@ -48,8 +48,8 @@ impl Line {
 
     #[cold]
     fn push_long(&mut self, piece: &[u8]) {
-        if let Some(line) = self.short.get(..self.len) {
-            self.long.extend_from_slice(line);
+        if let Some(value) = self.short.get(..self.len) {
+            self.long.extend_from_slice(value);
         }
         self.long.extend_from_slice(piece);
     }
@@ -77,10 +77,10 @@ impl Line {
     }
 }
 
-/// Returns this line as a header value. All parts are printable, because policies validate their
+/// Returns this text as a header value. All parts are printable, because policies validate their
 /// names. If they were not, the header would be omitted: a limiter must not break a response.
-pub(super) fn value(line: &[u8]) -> Option<HeaderValue> {
-    HeaderValue::from_bytes(line).ok()
+pub(super) fn value(text: &[u8]) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(text).ok()
 }
 
 pub(super) fn integer(number: u64) -> HeaderValue {
@@ -109,10 +109,10 @@ static WORDS: [[u8; 4]; 1000] = {
     let mut words = [[b' '; 4]; 1000];
     let mut number = 0;
     while number < 1000 {
-        let (mut rest, mut place) = (number, digits(number));
-        while place > 0 {
-            place -= 1;
-            words[number][place] = b'0' + (rest % 10) as u8;
+        let (mut rest, mut digit) = (number, digits(number));
+        while digit > 0 {
+            digit -= 1;
+            words[number][digit] = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
         number += 1;
@@ -133,30 +133,30 @@ mod tests {
 
     #[test]
     fn integers_are_capped_at_15_digits() {
-        let mut line = Line::new();
-        line.push_integer(u64::MAX);
-        assert_eq!(line.as_slice(), b"999999999999999");
+        let mut buffer = ValueBuffer::new();
+        buffer.push_integer(u64::MAX);
+        assert_eq!(buffer.as_slice(), b"999999999999999");
     }
 
     #[test]
-    fn line_ends_with_last_piece() {
+    fn value_ends_with_last_piece() {
         for room in 90..=100 {
-            let mut line = Line::new();
-            line.push(&[b'x'; 100][..room]);
-            line.push_integer(7);
-            line.push_word(*b";t= ", 3);
-            line.push_integer(42);
-            assert_eq!(line.as_slice(), format!("{}7;t=42", "x".repeat(room)).as_bytes());
+            let mut buffer = ValueBuffer::new();
+            buffer.push(&[b'x'; 100][..room]);
+            buffer.push_integer(7);
+            buffer.push_word(*b";t= ", 3);
+            buffer.push_integer(42);
+            assert_eq!(buffer.as_slice(), format!("{}7;t=42", "x".repeat(room)).as_bytes());
         }
     }
 
     #[test]
     fn line_grows_beyond_stack() {
-        let (mut line, mut expected) = (Line::new(), Vec::new());
+        let (mut buffer, mut expected) = (ValueBuffer::new(), Vec::new());
         for piece in ["x".repeat(90), "y".repeat(6), "z".to_owned(), "w".repeat(300)] {
-            line.push(piece.as_bytes());
+            buffer.push(piece.as_bytes());
             expected.extend_from_slice(piece.as_bytes());
-            assert_eq!(line.as_slice(), expected);
+            assert_eq!(buffer.as_slice(), expected);
         }
     }
 }

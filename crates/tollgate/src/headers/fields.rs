@@ -4,13 +4,13 @@ use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Algorithm, Cost, Decision, Kind, Micros, Policy, Refill};
 
 use super::by_policy::Names;
-use super::digits::{self, Line};
+use super::digits::{self, ValueBuffer};
 use super::intern::interned;
 use super::names::{RATELIMIT, RATELIMIT_POLICY};
 use super::pace::{MICROS, Pace, gcd, narrow};
 
 /// A policy, its decision, and the request cost that it decided. Callers omit shadow policies.
-pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision, Cost);
+pub(crate) type ShownPolicy<'a> = (&'a PolicyFields, &'a Decision, Cost);
 
 /// A policy's headers, rendered as far as they do not depend on a decision.
 #[derive(Clone, Debug)]
@@ -162,15 +162,15 @@ impl PolicyFields {
 
 /// Adds `RateLimit-Policy` and `RateLimit`.
 #[inline]
-pub(super) fn append<'a>(headers: &mut HeaderMap, rows: impl Iterator<Item = Row<'a>>) {
-    let members = rows.filter_map(|(fields, decision, cost)| {
+pub(super) fn append<'a>(headers: &mut HeaderMap, policies: impl Iterator<Item = ShownPolicy<'a>>) {
+    let members = policies.filter_map(|(fields, decision, cost)| {
         let (quota, item) = (fields.quota.as_ref()?, fields.item.as_ref()?);
         Some((quota, item, decision.remaining, fields.effective_window(decision, cost)))
     });
-    let (mut first, mut quotas, mut state) = (None::<&HeaderValue>, None, Line::new());
+    let (mut first, mut quotas, mut state) = (None::<&HeaderValue>, None, ValueBuffer::new());
     for (quota, item, remaining, window) in members {
         if let Some(first) = first {
-            let quotas = quotas.get_or_insert_with(|| Line::from(first));
+            let quotas = quotas.get_or_insert_with(|| ValueBuffer::from(first));
             quotas.push(b", ");
             quotas.push(quota.as_bytes());
             state.push(b", ");
@@ -195,12 +195,12 @@ pub(super) fn append<'a>(headers: &mut HeaderMap, rows: impl Iterator<Item = Row
 
 /// Appends a member of `RateLimit`: `"name";r=99;t=60`.
 #[inline]
-fn push_member(line: &mut Line, item: &HeaderValue, remaining: u64, window: Option<u64>) {
-    line.push(item.as_bytes());
-    line.push_integer(remaining);
+fn push_member(buffer: &mut ValueBuffer, item: &HeaderValue, remaining: u64, window: Option<u64>) {
+    buffer.push(item.as_bytes());
+    buffer.push_integer(remaining);
     if let Some(window) = window {
-        line.push_word(*b";t= ", 3);
-        line.push_integer(window);
+        buffer.push_word(*b";t= ", 3);
+        buffer.push_integer(window);
     }
 }
 
@@ -230,17 +230,17 @@ fn time_to_fill(policy: &Policy) -> (u128, u128) {
     }
 }
 
-pub(super) fn quoted(name: &str) -> Line {
-    let mut line = Line::new();
-    line.push(b"\"");
+pub(super) fn quoted(name: &str) -> ValueBuffer {
+    let mut buffer = ValueBuffer::new();
+    buffer.push(b"\"");
     for byte in name.bytes() {
         if matches!(byte, b'"' | b'\\') {
-            line.push(b"\\");
+            buffer.push(b"\\");
         }
-        line.push(&[byte]);
+        buffer.push(&[byte]);
     }
-    line.push(b"\"");
-    line
+    buffer.push(b"\"");
+    buffer
 }
 
 const SOON: Micros = Micros::new(1_000_000);

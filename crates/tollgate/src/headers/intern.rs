@@ -9,17 +9,17 @@ use parking_lot::Mutex;
 ///
 /// A shared value's count would move between cores, and a copy would allocate. So each distinct
 /// text is leaked exactly once: a configuration reload adds only new texts.
-pub(super) fn interned(line: &[u8]) -> Option<HeaderValue> {
+pub(super) fn interned(value: &[u8]) -> Option<HeaderValue> {
     static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let line = std::str::from_utf8(line).ok()?;
+    let value = std::str::from_utf8(value).ok()?;
     // `from_static` panics on invalid texts.
-    HeaderValue::from_str(line).ok()?;
+    HeaderValue::from_str(value).ok()?;
     let mut texts = TEXTS.lock();
     let texts = texts.get_or_insert_default();
-    let text = match texts.get(line) {
+    let text = match texts.get(value) {
         Some(text) => *text,
         None => {
-            let text: &'static str = Box::leak(line.into());
+            let text: &'static str = Box::leak(value.into());
             texts.insert(text);
             text
         }

@@ -56,7 +56,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Decision, Micros, Outcome, Timestamp};
 
 pub use self::by_policy::names_of;
-pub(crate) use self::fields::{PolicyFields, Row};
+pub(crate) use self::fields::{PolicyFields, ShownPolicy};
 pub use self::names::{
     COST, EXPOSED, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_EXCEEDED, X_RATELIMIT_LIMIT,
     X_RATELIMIT_REASON, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
@@ -67,7 +67,7 @@ pub(crate) const REDUCED: HeaderValue = HeaderValue::from_static("temporary-redu
 
 /// Returns the policy names as a list of strings, or `None` if there are none.
 pub(crate) fn names<'a>(policies: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
-    let mut list = digits::Line::new();
+    let mut list = digits::ValueBuffer::new();
     for policy in policies {
         list.push(if list.as_slice().is_empty() { b"" } else { b", " });
         list.push(fields::quoted(policy).as_slice());
@@ -166,14 +166,14 @@ impl HeaderOptions {
         headers: &mut HeaderMap,
         decided_at: Timestamp,
         is_denial: bool,
-        rows: impl Iterator<Item = Row<'a>> + Clone,
+        policies: impl Iterator<Item = ShownPolicy<'a>> + Clone,
     ) {
         let sends_x_ratelimit = self.sends_x_ratelimit(is_denial);
         if sends_x_ratelimit {
             // With `Content-Length`. A map grows faster while it has few headers.
             headers.reserve(6);
         }
-        let shown = rows.filter(|(fields, decision, _)| {
+        let shown = policies.filter(|(fields, decision, _)| {
             decision.outcome != Outcome::Undecided && !fields.is_hidden()
         });
         if self.ratelimit {
@@ -195,7 +195,7 @@ impl HeaderOptions {
         // A 429 describes a policy that can deny.
         let tightest = shown
             .filter(|(fields, ..)| !(is_denial && fields.is_soft()))
-            .reduce(|tightest, row| if is_tighter(row, tightest) { row } else { tightest });
+            .reduce(|tightest, shown| if is_tighter(shown, tightest) { shown } else { tightest });
         if let Some(tightest) = tightest {
             write_x_ratelimit(headers, decided_at, tightest);
         }
@@ -232,15 +232,16 @@ pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
 
 /// Whether `a` restricts the client more than `b`: its wait is longer, or the waits are equal and a
 /// smaller fraction of its limit remains.
-pub(crate) fn is_tighter(a: Row<'_>, b: Row<'_>) -> bool {
-    let part = |a: Row<'_>, b: Row<'_>| u128::from(a.1.remaining) * u128::from(b.1.limit);
+pub(crate) fn is_tighter(a: ShownPolicy<'_>, b: ShownPolicy<'_>) -> bool {
+    let product =
+        |a: ShownPolicy<'_>, b: ShownPolicy<'_>| u128::from(a.1.remaining) * u128::from(b.1.limit);
     match wait(a).cmp(&wait(b)) {
-        std::cmp::Ordering::Equal => part(a, b) < part(b, a),
+        std::cmp::Ordering::Equal => product(a, b) < product(b, a),
         order => order.is_gt(),
     }
 }
 
-fn wait((fields, decision, _): Row<'_>) -> Option<Micros> {
+fn wait((fields, decision, _): ShownPolicy<'_>) -> Option<Micros> {
     if decision.outcome == Outcome::ExceedsCapacity {
         Some(Micros::MAX)
     } else {
@@ -248,12 +249,12 @@ fn wait((fields, decision, _): Row<'_>) -> Option<Micros> {
     }
 }
 
-pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision, _): Row<'_>) -> u64 {
+pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision, _): ShownPolicy<'_>) -> u64 {
     (decided_at + fields.reset_after(decision)).since(Timestamp::EPOCH).as_secs_ceil()
 }
 
 /// The first insertion returns the header from an inner service, so most responses need no lookup.
-fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<'_>) {
+fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: ShownPolicy<'_>) {
     let (fields, decision, _) = shown;
     let ours = digits::integer(decision.remaining);
     if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, ours)

@@ -20,16 +20,16 @@ fn decision(policy: &Policy, outcome: Outcome, remaining: u64, reset_after: u64)
     Decision { outcome, limit: policy.capacity(), remaining, reset_after: Micros::new(reset_after) }
 }
 
-type Rows = Vec<(Policy, Decision)>;
+type Shown = Vec<(Policy, Decision)>;
 
 /// Writes all headers for the verdict, including those for a denial.
-fn write(headers: &mut HeaderMap, options: HeaderOptions, rows: &[(Policy, Decision)]) {
-    let fields: Vec<_> = rows.iter().map(|row| PolicyFields::new(&row.0)).collect();
-    let rows = || fields.iter().zip(rows).map(|(fields, row)| (fields, &row.1, Cost::ONE));
-    let is_denial = rows().any(|(_, decision, _)| decision.denies());
-    options.write(headers, NOW, is_denial, rows());
+fn write(headers: &mut HeaderMap, options: HeaderOptions, shown: &[(Policy, Decision)]) {
+    let fields: Vec<_> = shown.iter().map(|it| PolicyFields::new(&it.0)).collect();
+    let shown = || fields.iter().zip(shown).map(|(fields, it)| (fields, &it.1, Cost::ONE));
+    let is_denial = shown().any(|(_, decision, _)| decision.denies());
+    options.write(headers, NOW, is_denial, shown());
     if is_denial {
-        let denial = Denial::of_verdict(NOW, rows(), &options, 7);
+        let denial = Denial::of_verdict(NOW, shown(), &options, 7);
         if let Some(seconds) = denial.retry_after_secs() {
             write_retry_after(headers, seconds);
         }
@@ -42,9 +42,9 @@ fn lines(headers: &HeaderMap) -> Vec<String> {
     headers.iter().map(line).collect()
 }
 
-fn rendered(options: HeaderOptions, rows: &[(Policy, Decision)]) -> Vec<String> {
+fn rendered(options: HeaderOptions, shown: &[(Policy, Decision)]) -> Vec<String> {
     let mut headers = HeaderMap::new();
-    write(&mut headers, options, rows);
+    write(&mut headers, options, shown);
     lines(&headers)
 }
 
@@ -97,7 +97,7 @@ fn verdicts_render_expected_headers() {
         (policy.clone(), decision)
     };
     #[rustfmt::skip]
-    let table: Vec<(Rows, [String; 6])> = vec![
+    let table: Vec<(Shown, [String; 6])> = vec![
         // 42 units at 100 per minute take 25.2 seconds.
         (vec![allowed(&bucket, 42, 34_800_000)], fields(r#""default";q=100;w=60"#, r#""default";r=42;t=26"#, [100, 42, 1_790_000_036], None)),
         // No units remain. The next unit is at most 0.6 seconds away.
@@ -144,21 +144,21 @@ fn verdicts_render_expected_headers() {
         (vec![allowed(&long, 0, S), allowed(&bucket, 99, 600_000)], fields(
             &format!(r#""{name}";q=1;w=1, "default";q=100;w=60"#), &format!(r#""{name}";r=0;t=1, "default";r=99;t=60"#), [1, 0, 1_790_000_002], None)),
     ];
-    for (rows, expected) in &table {
+    for (shown, expected) in &table {
         let expected: Vec<_> = expected.iter().filter(|line| !line.is_empty()).collect();
-        let mut lines = rendered(HeaderOptions::all(), rows);
+        let mut lines = rendered(HeaderOptions::all(), shown);
         // `Remaining` is written first, because its insertion returns an inner service's header.
         lines.swap(2, 3);
-        assert_eq!(lines.iter().collect::<Vec<_>>(), expected, "{rows:?}");
+        assert_eq!(lines.iter().collect::<Vec<_>>(), expected, "{shown:?}");
 
         let mut headers = HeaderMap::new();
-        write(&mut headers, HeaderOptions::all(), rows);
+        write(&mut headers, HeaderOptions::all(), shown);
         let named = |(name, _): (String, _)| name;
         let names: Vec<_> = parsed(&headers, &RATELIMIT).into_iter().map(named).collect();
         let policies = parsed(&headers, &RATELIMIT_POLICY).into_iter().map(named);
         assert_eq!(policies.collect::<Vec<_>>(), names);
-        let decided = rows.iter().filter(|row| row.1.outcome != Outcome::Undecided);
-        assert_eq!(decided.map(|row| row.0.name()).collect::<Vec<_>>(), names);
+        let decided = shown.iter().filter(|it| it.1.outcome != Outcome::Undecided);
+        assert_eq!(decided.map(|it| it.0.name()).collect::<Vec<_>>(), names);
     }
 }
 
@@ -173,7 +173,7 @@ fn fields(policy: &str, state: &str, x: [u64; 3], retry_after: Option<u64>) -> [
     ]
 }
 
-fn single_row(remaining: u64) -> [(Policy, Decision); 1] {
+fn single_policy(remaining: u64) -> [(Policy, Decision); 1] {
     let policy = Policy::fixed_window_counter("ours", Quota::per_minute(100)).unwrap();
     let decision = decision(&policy, ALLOW, remaining, 1_000_000);
     [(policy, decision)]
@@ -182,7 +182,7 @@ fn single_row(remaining: u64) -> [(Policy, Decision); 1] {
 #[test]
 fn header_groups_can_be_disabled() {
     let names = |options| {
-        let lines = rendered(options, &single_row(5));
+        let lines = rendered(options, &single_policy(5));
         let name = |line: &String| line.split(':').next().unwrap().to_owned();
         lines.iter().map(name).collect::<Vec<_>>().join(" ")
     };
@@ -198,16 +198,16 @@ fn header_groups_can_be_disabled() {
 #[test]
 fn undecided_verdict_has_no_headers() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
-    let rows = [(policy, Decision::undecided(1))];
-    assert_eq!(rendered(HeaderOptions::all(), &rows), [""; 0]);
+    let shown = [(policy, Decision::undecided(1))];
+    assert_eq!(rendered(HeaderOptions::all(), &shown), [""; 0]);
     assert_eq!(rendered(HeaderOptions::all(), &[]), [""; 0]);
 }
 
 #[test]
 fn quota_share_shows_own_limit() {
-    let mut rows = single_row(9);
-    rows[0].1.limit = 33;
-    let lines = rendered(HeaderOptions::all(), &rows);
+    let mut shown = single_policy(9);
+    shown[0].1.limit = 33;
+    let lines = rendered(HeaderOptions::all(), &shown);
     assert!(lines.contains(&"x-ratelimit-limit: 33".to_owned()));
     assert!(lines.contains(&r#"ratelimit-policy: "ours";q=100;w=60"#.to_owned()));
 }
@@ -217,7 +217,7 @@ fn inner_lists_are_extended() {
     let mut headers = HeaderMap::new();
     headers.append(RATELIMIT, HeaderValue::from_static(r#""a";r=1, "b";r=2"#));
     headers.append(RATELIMIT, HeaderValue::from_static(r#""c";r=3"#));
-    write(&mut headers, HeaderOptions::all(), &single_row(5));
+    write(&mut headers, HeaderOptions::all(), &single_policy(5));
     let members = parsed(&headers, &RATELIMIT).into_iter();
     let names: Vec<_> = members.map(|(name, _)| name).collect();
     assert_eq!(names, ["a", "b", "c", "ours"]);
@@ -242,7 +242,7 @@ fn tighter_x_ratelimit_set_wins() {
             headers.append(X_RATELIMIT_REMAINING, HeaderValue::from_static(line));
         }
         headers.insert(X_RATELIMIT_RESET, HeaderValue::from_static("9"));
-        write(&mut headers, HeaderOptions::all(), &single_row(5));
+        write(&mut headers, HeaderOptions::all(), &single_policy(5));
         let names = [X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET];
         for (name, expected) in names.iter().zip(expected) {
             let lines: Vec<_> = headers.get_all(name).iter().collect();
@@ -256,7 +256,7 @@ fn headers_by_policy_include_its_name() {
     let requests = Policy::token_bucket("requests", Quota::per_minute(60)).unwrap();
     let tokens = Policy::token_bucket("chat tokens", Quota::per_hour(10_000)).unwrap();
     let wait = decision(&tokens, deny(500_000), 40, 360_000_000);
-    let rows = [(requests.clone(), decision(&requests, ALLOW, 59, 1_000_000)), (tokens, wait)];
+    let shown = [(requests.clone(), decision(&requests, ALLOW, 59, 1_000_000)), (tokens, wait)];
     let options = HeaderOptions::default().ratelimit(false).x_ratelimit_by_policy();
     let expected = [
         "x-ratelimit-limit-requests: 60",
@@ -267,8 +267,8 @@ fn headers_by_policy_include_its_name() {
         "x-ratelimit-reset-chat-tokens: 6m0s",
         "retry-after: 1",
     ];
-    assert_eq!(rendered(options, &rows), expected);
-    assert_eq!(rendered(options, &rows[..1]), expected[..3]);
+    assert_eq!(rendered(options, &shown), expected);
+    assert_eq!(rendered(options, &shown[..1]), expected[..3]);
     let strikes = Strikes::of_denials(3, Duration::from_secs(60));
     let banned = Policy::penalty("banned", strikes).unwrap();
     let blocks = decision(&banned, deny(57_000_000), 0, 3_600_000_000);
@@ -288,16 +288,16 @@ fn hidden_policy_has_no_headers() {
     let decisions = [decision(&shown, ALLOW, 59, 1_000_000), decision(&hidden, ALLOW, 1, 1)];
     let fields = [PolicyFields::new(&shown), PolicyFields::new(&hidden).hidden(true)];
     for options in [HeaderOptions::all(), HeaderOptions::default().x_ratelimit_by_policy()] {
-        let write = |rows: &[usize]| {
+        let write = |shown: &[usize]| {
             let mut headers = HeaderMap::new();
-            let rows = rows.iter().map(|row| (&fields[*row], &decisions[*row], Cost::ONE));
-            options.write(&mut headers, NOW, false, rows);
+            let shown = shown.iter().map(|it| (&fields[*it], &decisions[*it], Cost::ONE));
+            options.write(&mut headers, NOW, false, shown);
             lines(&headers)
         };
         assert_eq!(write(&[1, 0]), write(&[0]));
         assert_eq!(write(&[0, 1]).len(), 5);
-        for rows in [&[1][..], &[1, 1]] {
-            assert_eq!(write(rows), Vec::<String>::new());
+        for shown in [&[1][..], &[1, 1]] {
+            assert_eq!(write(shown), Vec::<String>::new());
         }
     }
 }
@@ -310,7 +310,7 @@ fn inner_denial_retains_x_ratelimit() {
     {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    write(&mut headers, HeaderOptions::all(), &single_row(5));
+    write(&mut headers, HeaderOptions::all(), &single_policy(5));
     assert_eq!(headers[X_RATELIMIT_LIMIT], "9");
     assert_eq!(headers[X_RATELIMIT_REMAINING], "8");
 }
@@ -347,7 +347,7 @@ fn any_span() -> impl Strategy<Value = u64> {
     (0..64_u32, any::<u64>()).prop_map(|(bits, span)| span >> bits)
 }
 
-fn any_row() -> impl Strategy<Value = (Policy, Decision)> {
+fn any_policy() -> impl Strategy<Value = (Policy, Decision)> {
     let window = (50..=34_560_000_000_000_u64, 0..40_u32);
     let window =
         window.prop_map(|(window, shift)| Duration::from_micros((window >> shift).max(50)));
@@ -377,13 +377,13 @@ fn any_row() -> impl Strategy<Value = (Policy, Decision)> {
 proptest! {
     #[test]
     fn headers_match_verdict_for_any_input(
-        rows in prop::collection::vec(any_row(), 1..4),
+        shown in prop::collection::vec(any_policy(), 1..4),
         jitter in 0..100_u64,
     ) {
         let plain = HeaderOptions::all();
         let mut headers = HeaderMap::new();
-        write(&mut headers, plain, &rows);
-        let decided: Vec<_> = rows.iter().filter(|row| row.1.outcome != Outcome::Undecided).collect();
+        write(&mut headers, plain, &shown);
+        let decided: Vec<_> = shown.iter().filter(|it| it.1.outcome != Outcome::Undecided).collect();
         prop_assert_eq!(headers.contains_key(X_RATELIMIT_LIMIT), !decided.is_empty());
 
         let policies = parsed(&headers, &RATELIMIT_POLICY);
@@ -403,18 +403,18 @@ proptest! {
             }
         }
 
-        let waits = decided.iter().filter_map(|row| row.1.retry_after());
-        let exceeds = decided.iter().any(|row| row.1.outcome == Outcome::ExceedsCapacity);
+        let waits = decided.iter().filter_map(|it| it.1.retry_after());
+        let exceeds = decided.iter().any(|it| it.1.outcome == Outcome::ExceedsCapacity);
         let longest = waits.max().filter(|_| !exceeds);
         let seconds = headers.get(RETRY_AFTER).and_then(number);
         prop_assert_eq!(seconds.is_some(), longest.is_some());
         if let (Some(seconds), Some(longest)) = (seconds, longest) {
             prop_assert!(seconds >= 1 && u128::from(seconds) * 1_000_000 >= u128::from(longest.get()));
-            let of_denials = decided.iter().zip(&states).filter(|(row, _)| row.1.denies());
+            let of_denials = decided.iter().zip(&states).filter(|(it, _)| it.1.denies());
             prop_assert_eq!(of_denials.map(|(_, state)| state.1[1].1).max(), Some(seconds));
 
             let mut jittered = HeaderMap::new();
-            write(&mut jittered, plain.retry_jitter(Duration::from_secs(jitter)), &rows);
+            write(&mut jittered, plain.retry_jitter(Duration::from_secs(jitter)), &shown);
             let later = jittered.get(RETRY_AFTER).and_then(number).unwrap();
             prop_assert!((seconds..=seconds + jitter).contains(&later));
         }

@@ -31,22 +31,22 @@ use crate::head::RequestHead;
 /// ```
 #[derive(Clone)]
 pub struct ApiKey {
-    place: Place,
+    header: ApiKeyHeader,
     verifier: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
 /// Where a request carries its API key. Add a verifier to turn it into a key source.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct UnverifiedApiKey(Place);
+pub struct UnverifiedApiKey(ApiKeyHeader);
 
 #[derive(Clone, Debug)]
-enum Place {
+enum ApiKeyHeader {
     Header(HeaderName),
     Authorization(Arc<str>),
 }
 
-impl Place {
+impl ApiKeyHeader {
     fn find<'a>(&self, headers: &'a HeaderMap) -> Result<Option<&'a str>, KeyError> {
         match self {
             Self::Header(name) => only_text(headers, name),
@@ -63,12 +63,12 @@ impl ApiKey {
 
     /// Reads API keys from the header `name`.
     pub const fn in_header(name: HeaderName) -> UnverifiedApiKey {
-        UnverifiedApiKey(Place::Header(name))
+        UnverifiedApiKey(ApiKeyHeader::Header(name))
     }
 
     /// Reads API keys from `Authorization: <scheme> <key>`. The scheme is case-insensitive.
     pub fn in_authorization(scheme: impl Into<Arc<str>>) -> UnverifiedApiKey {
-        UnverifiedApiKey(Place::Authorization(scheme.into()))
+        UnverifiedApiKey(ApiKeyHeader::Authorization(scheme.into()))
     }
 }
 
@@ -81,7 +81,7 @@ impl UnverifiedApiKey {
     /// a key, so it must not block. Compare secrets in constant time, or by digest like
     /// [`ApiKeys`].
     pub fn verified_by(self, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) -> ApiKey {
-        ApiKey { place: self.0, verifier: Arc::new(accepts) }
+        ApiKey { header: self.0, verifier: Arc::new(accepts) }
     }
 
     /// Accepts the API keys in this list.
@@ -101,7 +101,7 @@ impl UnverifiedApiKey {
 
 impl KeySource for ApiKey {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        let key = self.place.find(head.headers)?;
+        let key = self.header.find(head.headers)?;
         let accepted = key.filter(|key| (self.verifier)(key));
         Ok(accepted.map(subject))
     }
@@ -118,7 +118,7 @@ fn subject(key: &str) -> Subject {
 
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ApiKey").field(&self.place).finish()
+        f.debug_tuple("ApiKey").field(&self.header).finish()
     }
 }
 

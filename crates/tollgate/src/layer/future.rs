@@ -142,8 +142,8 @@ where
                     // permits now.
                     let work = work.take();
                     let mut in_flight = InFlight::default();
-                    if let (Ok(response), Some((layer, rows))) = (&mut response, work) {
-                        in_flight = respond::finish(&layer, response, rows);
+                    if let (Ok(response), Some((layer, charges))) = (&mut response, work) {
+                        in_flight = respond::finish(&layer, response, charges);
                     }
                     return Poll::Ready(response.map(|response| M::respond(response, in_flight)));
                 }

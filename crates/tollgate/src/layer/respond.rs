@@ -92,10 +92,10 @@ fn shown<'a>(
     http: &'a Http,
     applied: &'a [AppliedLimit],
     is_meant: impl Fn(&Limit) -> bool + Clone,
-) -> impl Iterator<Item = headers::Row<'a>> + Clone {
+) -> impl Iterator<Item = headers::ShownPolicy<'a>> + Clone {
     let meant = applied.iter().filter(move |applied| is_meant(http.limit(applied)));
-    let rows = meant.map(|applied| (http.fields(applied), &applied.decision, applied.cost));
-    rows.filter(|(fields, decision, _)| fields.is_shown(decision))
+    let policies = meant.map(|applied| (http.fields(applied), &applied.decision, applied.cost));
+    policies.filter(|(fields, decision, _)| fields.is_shown(decision))
 }
 
 /// Clients see enforced and soft limits.

@@ -22,8 +22,8 @@ use crate::RequestHead;
 /// request includes its headers, 1 KiB for its state, and its `Content-Length`. A body with unknown
 /// length, or longer than [`body_window`](Self::body_window) (1 MiB), counts as `body_window`.
 ///
-/// Requests with the same key, for example from one client, may use up to half of the queue's
-/// places and bytes, but at least one place. Requests under
+/// Requests with the same key, for example from one client, may use up to half of
+/// `max_requests` and `max_bytes`, but at least one request. Requests under
 /// [`Limit::global`](crate::Limit::global) may use the entire queue.
 ///
 /// ```

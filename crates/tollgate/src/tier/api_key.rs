@@ -18,14 +18,14 @@ use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 /// ```
 #[derive(Clone)]
 pub struct ApiKeyTiers {
-    place: UnverifiedApiKey,
+    header: UnverifiedApiKey,
     tiers: Vec<(Tier, ApiKeys)>,
 }
 
 impl ApiKeyTiers {
-    /// Creates a tier source without tiers, for API keys in this place.
-    pub const fn new(place: UnverifiedApiKey) -> Self {
-        Self { place, tiers: Vec::new() }
+    /// Creates a tier source without tiers, for API keys in this header.
+    pub const fn new(header: UnverifiedApiKey) -> Self {
+        Self { header, tiers: Vec::new() }
     }
 
     fn of(&self, key: &str) -> Option<Tier> {
@@ -44,7 +44,7 @@ impl ApiKeyTiers {
 
 impl TierSource for ApiKeyTiers {
     fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
-        self.of(self.place.find(head).ok()??)
+        self.of(self.header.find(head).ok()??)
     }
 
     fn named(&self, name: &SubjectName) -> Option<Tier> {

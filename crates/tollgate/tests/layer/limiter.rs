@@ -297,7 +297,7 @@ async fn full_queues_reject_calls() {
     let waiting = spawn(&limiter, 1);
     settle_down().await;
     let full = limiter.acquire(&key(), 1).await.unwrap_err();
-    assert!(matches!(full, AcquireError::QueueFull(_)), "half of the places per key");
+    assert!(matches!(full, AcquireError::QueueFull(_)), "half of the queue per key");
     assert!(limiter.try_acquire(&key(), 1).await.unwrap().is_none());
     assert!(waiting.await.unwrap().0.is_ok());
 }

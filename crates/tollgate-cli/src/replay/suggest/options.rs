@@ -13,7 +13,7 @@ pub struct SuggestArgs {
     pub log: LogArgs,
     /// The percentage of clients that the file never denies
     #[arg(long, value_enum, default_value_t)]
-    pub level: Share,
+    pub level: CoverageLevel,
     /// The algorithm for client limits
     #[arg(long, value_enum, default_value_t)]
     pub algorithm: Shape,
@@ -45,7 +45,7 @@ pub struct SuggestArgs {
 
 /// The share of clients that are never denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Share {
+pub enum CoverageLevel {
     /// One client in a hundred may be denied.
     #[value(name = "99")]
     Two,

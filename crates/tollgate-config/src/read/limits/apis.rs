@@ -10,7 +10,7 @@ use super::super::super::typed::{Item, Key, Location};
 use super::super::context::is_queue;
 use super::super::quotas::{self, QUOTA_KEYS, Quotas};
 use super::super::{paths, policy};
-use super::reader::{LimitKind, LimitReader};
+use super::reader::{LimitReader, NamedLimit};
 use crate::plan::{ApiPlan, PathMatch, Whose};
 
 pub(super) fn apis<'a>(
@@ -43,14 +43,14 @@ fn api<'a>(
     let methods = paths::methods(&keys.method);
     let whose = keys.per.value()?;
     if !keys.share.is_set() && !quotas::is_in(section) {
-        let kind = LimitKind { name, whose, algorithm: None };
-        let options = reader.options(section, kind);
+        let named = NamedLimit { name, whose, algorithm: None };
+        let options = reader.options(section, named);
         let limit = options?.limit(Vec::new())?;
         return Ok(ApiPlan { methods: methods?, path: path?, limit, llm: None });
     }
     let algorithm = policy::algorithm(section.rules, reader.file);
-    let kind = LimitKind { name, whose, algorithm: algorithm.ok() };
-    let options = reader.options(section, kind);
+    let named = NamedLimit { name, whose, algorithm: algorithm.ok() };
+    let options = reader.options(section, named);
     let quotas = algorithm.and_then(|algorithm| quotas(keys, algorithm, client));
     let (algorithm, mut quotas, name) = (algorithm?, quotas?, name?);
     if whose == Whose::Everybody {

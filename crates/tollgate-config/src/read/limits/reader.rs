@@ -36,16 +36,16 @@ impl<'a> LimitReader<'a, '_> {
         let name = keys.identifier.there().map_or(default, |name| name);
         self.file.names.take(name, &keys.identifier.location());
         if !quotas::is_in(section) {
-            let kind = LimitKind { name: Ok(name), whose, algorithm: None };
-            let options = self.options(section, kind)?;
+            let named = NamedLimit { name: Ok(name), whose, algorithm: None };
+            let options = self.options(section, named)?;
             return Ok((options.limit(Vec::new())?, None));
         }
         let algorithm = policy::algorithm_everywhere(section, self.file);
         let also = &section.rules.also;
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(section.quota(), also, algorithm));
-        let kind = LimitKind { name: Ok(name), whose, algorithm: algorithm.ok() };
-        let options = self.options(section, kind);
+        let named = NamedLimit { name: Ok(name), whose, algorithm: algorithm.ok() };
+        let options = self.options(section, named);
         let algorithm = algorithm?;
         let tiers = match whose {
             Whose::Client => quotas::of_tiers(self.file.limiter, algorithm),
@@ -61,7 +61,7 @@ impl<'a> LimitReader<'a, '_> {
     pub(super) fn options(
         &self,
         section: Section<'_>,
-        LimitKind { name, whose, algorithm }: LimitKind<'_>,
+        NamedLimit { name, whose, algorithm }: NamedLimit<'_>,
     ) -> Checked<LimitOptions> {
         let rules = section.rules;
         rules.expire_seconds.no_effect("here", "client state expires automatically");
@@ -134,7 +134,7 @@ impl<'a> LimitReader<'a, '_> {
     }
 }
 
-pub(super) struct LimitKind<'a> {
+pub(super) struct NamedLimit<'a> {
     pub(super) name: Checked<&'a str>,
     pub(super) whose: Whose,
     pub(super) algorithm: Option<Algorithm>,

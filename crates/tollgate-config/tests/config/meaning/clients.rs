@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_config::check;
 use tollgate_config::plan::upstream::{Balance, HealthCheck, Host, Passive, Protocol};
 use tollgate_config::plan::{
-    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
+    ApiKeyHeader, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
 };
 
 use super::with;
@@ -53,7 +53,7 @@ fn tiers_and_shares_follow_the_client() {
     let [IdentitySource::ApiKey(keys), IdentitySource::Ip { .. }] = &*plan.identity else {
         panic!("{:?}", plan.identity)
     };
-    assert_eq!(keys.place, ApiKeyPlace::Authorization("ApiKey".to_owned()));
+    assert_eq!(keys.header, ApiKeyHeader::Authorization("ApiKey".to_owned()));
     assert_eq!(keys.keys.iter().map(|key| key.tier).collect::<Vec<_>>(), [Some(0), None]);
 }
 

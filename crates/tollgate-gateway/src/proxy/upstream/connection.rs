@@ -37,7 +37,7 @@ pub(super) enum RequestSender {
     Http2(http2::SendRequest<Sent>, Arc<Streams>),
 }
 
-/// The place to which a connection returns after a request.
+/// Where a connection returns after a request.
 pub(super) trait ConnectionPool: Debug + Send + Sync {
     fn put(self: Arc<Self>, connection: Box<PooledConnection>);
 }

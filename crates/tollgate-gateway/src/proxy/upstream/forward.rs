@@ -296,13 +296,13 @@ impl Forward {
     ) -> Result<Response<Body>, Fault> {
         let what = "the answer upgrades to a protocol that the client did not request";
         let unasked = || self.invalid(member, what);
-        let Upgrade { protocols, client, place } = upgrade.ok_or_else(unasked)?;
+        let Upgrade { protocols, client, permit } = upgrade.ok_or_else(unasked)?;
         if !hop::was_asked_for(response.headers(), &protocols) {
             return Err(unasked());
         }
         let upstream = hyper::upgrade::on(&mut response);
         let idle = self.timeouts.tunnel;
-        self.rules.common.tunnels.open(client, upstream, (place, checkout.take_busy()), idle);
+        self.rules.common.tunnels.open(client, upstream, (permit, checkout.take_busy()), idle);
         let headers = response.headers_mut();
         let answered = headers.get(UPGRADE).cloned();
         hop::remove(headers, &[]);

@@ -18,7 +18,7 @@ use tollgate_config::plan::upstream::Protocol;
 
 use super::client::Clients;
 use super::failures::Failures;
-use super::tunnel::{Place, Tunnels};
+use super::tunnel::{TunnelPermit, Tunnels};
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::body::sent::Sent;
 use crate::proxy::body::source::{RawBody, Release};
@@ -92,7 +92,7 @@ pub(super) struct Outgoing {
 pub(super) struct Upgrade {
     pub(super) protocols: HeaderValue,
     pub(super) client: OnUpgrade,
-    pub(super) place: Place,
+    pub(super) permit: TunnelPermit,
 }
 
 impl Outgoing {
@@ -135,8 +135,8 @@ impl Upgrade {
     /// accept an upgrade for which the gateway has no capacity.
     fn take(tunnels: &Tunnels, request: &mut Request<Admitted>) -> Result<Option<Self>, Fault> {
         let Some(protocols) = request.body_mut().upgrade.take() else { return Ok(None) };
-        let place = tunnels.room().ok_or(Fault::Crowded)?;
-        Ok(Some(Self { protocols, client: hyper::upgrade::on(request), place }))
+        let permit = tunnels.acquire().ok_or(Fault::Crowded)?;
+        Ok(Some(Self { protocols, client: hyper::upgrade::on(request), permit }))
     }
 }
 

@@ -23,9 +23,9 @@ pub struct Tunnels {
 }
 
 #[derive(Debug)]
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(super) struct TunnelPermit(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for TunnelPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
         gauge!(TUNNELS).decrement(1);
@@ -39,25 +39,25 @@ impl Tunnels {
         Self { most, ..self.clone() }
     }
 
-    pub(super) fn room(&self) -> Option<Place> {
+    pub(super) fn acquire(&self) -> Option<TunnelPermit> {
         let take = |open| (open < self.most).then_some(open + 1);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         gauge!(TUNNELS).increment(1);
-        Some(Place(Arc::clone(&self.open)))
+        Some(TunnelPermit(Arc::clone(&self.open)))
     }
 
-    /// Connects both sides after each has changed its protocol. Drops `place` when the tunnel
+    /// Connects both sides after each has changed its protocol. Drops `permit` when the tunnel
     /// closes.
     pub(super) fn open(
         &self,
         client: OnUpgrade,
         upstream: OnUpgrade,
-        place: impl Send + 'static,
+        permit: impl Send + 'static,
         idle: Duration,
     ) {
         let cut = self.cut.clone();
         self.tasks.spawn(async move {
-            let _place = place;
+            let _permit = permit;
             let carried = async {
                 let (client, upstream) = tokio::try_join!(client, upstream)?;
                 carry(TokioIo::new(client), TokioIo::new(upstream), idle).await

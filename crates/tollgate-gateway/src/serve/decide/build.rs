@@ -14,8 +14,9 @@ use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 use tollgate_config::files;
 use tollgate_config::plan::{
-    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Part,
-    Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
+    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, ForwardingHeader, IdentitySource, LimitPlan,
+    LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlan, Whose,
+    is_grpc,
 };
 
 use super::client_identity::{ClientIdentity, Identity};
@@ -72,7 +73,7 @@ impl<St: Inspect> ReadyRoute<St> {
     }
 }
 
-pub(crate) struct Parts<'a, St> {
+pub(crate) struct RouteBuilder<'a, St> {
     pub(crate) plan: &'a Plan,
     pub(crate) store: &'a St,
     pub(crate) common: &'a Common,
@@ -81,7 +82,7 @@ pub(crate) struct Parts<'a, St> {
     pub(crate) room: &'a WaitQueue,
 }
 
-impl<St: Inspect> Parts<'_, St> {
+impl<St: Inspect> RouteBuilder<'_, St> {
     /// The plan's routes, in order.
     ///
     /// Routes with the same limits share their limiters, because a hundred routes with a limiter
@@ -165,8 +166,8 @@ impl<St: Inspect> Parts<'_, St> {
         };
         let prices = Prices::of(limits.iter().copied());
         for &plan in limits {
-            for part in plan.parts() {
-                layer = layer.limit(self.limit(plan, part)?);
+            for charge in plan.charges() {
+                layer = layer.limit(self.limit(plan, charge)?);
             }
         }
         Ok(Limiter { layer: layer.build()?, prices, llm: llm.cloned() })
@@ -177,15 +178,17 @@ impl<St: Inspect> Parts<'_, St> {
         Tiers { names, identity: self.identity.clone() }
     }
 
-    /// A limit's part, for all clients and for each tier. Clients without a quota skip it.
-    fn limit(&self, plan: &LimitPlan, part: Part<'_>) -> Result<Limit, BuildError> {
-        let any = part.any_policy();
+    /// A limit's charge, for all clients and for each tier. Clients without a quota skip it.
+    fn limit(&self, plan: &LimitPlan, charge: ChargePlan<'_>) -> Result<Limit, BuildError> {
+        let any = charge.any_policy();
         let any = any.ok_or_else(|| BuildError("a quota without a policy".to_owned()))?;
         let limit = self.of(any, plan);
-        let limit = match part {
-            Part::Quota(quota) => corrected(self.quota(limit, quota)?.costs(costs(plan)), plan),
-            Part::InFlight(_) => limit,
-            Part::Penalty(penalty) => match penalty.failures.clone() {
+        let limit = match charge {
+            ChargePlan::Quota(quota) => {
+                corrected(self.quota(limit, quota)?.costs(costs(plan)), plan)
+            }
+            ChargePlan::InFlight(_) => limit,
+            ChargePlan::Penalty(penalty) => match penalty.failures.clone() {
                 // The gateway's own answers are not strikes, so an outage blocks no client.
                 Some(failures) => {
                     limit.count_only(move |response| contain(&failures, response.status))
@@ -194,7 +197,7 @@ impl<St: Inspect> Parts<'_, St> {
             },
         };
         let limit = if plan.hide_headers { limit.hide_headers() } else { limit };
-        Ok(limit.mode(plan.mode_of(part)))
+        Ok(limit.mode(plan.mode_of(charge)))
     }
 
     fn quota(&self, mut limit: Limit, quota: &QuotaPlan) -> Result<Limit, BuildError> {
@@ -309,8 +312,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 pub(crate) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     let named = plan.identity.iter().filter_map(|source| match source {
-        IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. })
-        | IdentitySource::Value(ValuePlan { place: ValuePlace::Header(name), .. }) => {
+        IdentitySource::ApiKey(ApiKeysPlan { header: ApiKeyHeader::Header(name), .. })
+        | IdentitySource::Value(ValuePlan { parameter: Parameter::Header(name), .. }) => {
             Some(name.clone())
         }
         _ => None,

@@ -10,7 +10,7 @@ use tollgate::key::{
 use tollgate_config::files;
 use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
-use super::key_sources::{addresses, client_ip, place};
+use super::key_sources::{addresses, api_key, client_ip};
 use super::keys::{KeySet, KeySets};
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
 use super::values::value;
@@ -175,7 +175,7 @@ fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildErr
     tiers.dedup();
     for tier in tiers {
         let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
-        let source = place(&plan.place).one_of(ApiKeys::from_sha256_hex(digests)?);
+        let source = api_key(&plan.header).one_of(ApiKeys::from_sha256_hex(digests)?);
         links.push(Link::of(source, tier));
     }
     Ok(())

@@ -5,7 +5,7 @@ use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Response, StatusCode};
 use tollgate::denial::{Denial, DenialResponse, Members, Problem, Reason};
 
-use tollgate_config::plan::{ApiKeyPlace, IdentitySource, Plan};
+use tollgate_config::plan::{ApiKeyHeader, IdentitySource, Plan};
 
 use crate::proxy::AnsweredBy;
 
@@ -60,9 +60,9 @@ impl DenialResponse for Denials {
 fn challenge(plan: &Plan) -> HeaderValue {
     let schemes = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::User(_) => Some("Bearer"),
-        IdentitySource::ApiKey(keys) => Some(match &keys.place {
-            ApiKeyPlace::Header(name) => name.as_str(),
-            ApiKeyPlace::Authorization(scheme) => scheme,
+        IdentitySource::ApiKey(keys) => Some(match &keys.header {
+            ApiKeyHeader::Header(name) => name.as_str(),
+            ApiKeyHeader::Authorization(scheme) => scheme,
         }),
         IdentitySource::Certificate | IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
     });

@@ -1,7 +1,7 @@
 //! The parts of requests that identify clients.
 
 use tollgate::key::{ApiKey, ClientIp, TrustedProxies, UnverifiedApiKey};
-use tollgate_config::plan::{ApiKeyPlace, ForwardingHeader, IdentitySource, Plan};
+use tollgate_config::plan::{ApiKeyHeader, ForwardingHeader, IdentitySource, Plan};
 
 use crate::serve::error::BuildError;
 
@@ -31,9 +31,9 @@ pub fn client_ip(
     Ok(source.v4_prefix(v4_prefix)?.v6_prefix(v6_prefix)?)
 }
 
-pub(crate) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
-    match place {
-        ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
-        ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
+pub(crate) fn api_key(header: &ApiKeyHeader) -> UnverifiedApiKey {
+    match header {
+        ApiKeyHeader::Header(name) => ApiKey::in_header(name.clone()),
+        ApiKeyHeader::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
     }
 }

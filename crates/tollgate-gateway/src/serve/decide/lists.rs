@@ -5,7 +5,7 @@ use tollgate_config::plan::{IdentitySource, Plan, SubjectsPlan};
 
 use super::client_identity::Identity;
 use super::facts::Users;
-use super::key_sources::{addresses, place};
+use super::key_sources::{addresses, api_key};
 use crate::serve::error::BuildError;
 
 /// The blocklist and the allowlist, if the plan has any.
@@ -26,7 +26,7 @@ pub(crate) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLis
 
 fn api_keys(plan: &Plan) -> UnverifiedApiKey {
     let place_of_keys = plan.identity.iter().find_map(|source| match source {
-        IdentitySource::ApiKey(keys) => Some(place(&keys.place)),
+        IdentitySource::ApiKey(keys) => Some(api_key(&keys.header)),
         _ => None,
     });
     place_of_keys.unwrap_or_else(ApiKey::in_x_api_key)

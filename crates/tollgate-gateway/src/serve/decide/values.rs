@@ -8,12 +8,12 @@ use http::header::COOKIE;
 use percent_encoding::percent_decode_str;
 use tollgate::key::{KeyError, KeySource, RequestHead, try_from_fn};
 
-use tollgate_config::plan::{ValuePlace, ValuePlan};
+use tollgate_config::plan::{Parameter, ValuePlan};
 
 /// The key source for `plan`. A request with two values is ambiguous, because the service might read
 /// the other value.
 pub(crate) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
-    let ValuePlan { place, proxies } = plan.clone();
+    let ValuePlan { parameter, proxies } = plan.clone();
     try_from_fn(move |head: &RequestHead<'_>| {
         if let Some(proxies) = &proxies {
             let peer = head.extensions.get::<SocketAddr>();
@@ -21,9 +21,9 @@ pub(crate) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
                 return Ok(None);
             }
         }
-        let value = find(&place, head)?.filter(|value| (1..=MOST).contains(&value.len()));
-        // Includes the name, so values from different places do not share a quota.
-        Ok(value.map(|value| [place.to_string().as_bytes(), b"=", &value].concat()))
+        let value = find(&parameter, head)?.filter(|value| (1..=MOST).contains(&value.len()));
+        // Includes the name, so values from different parameters do not share a quota.
+        Ok(value.map(|value| [parameter.to_string().as_bytes(), b"=", &value].concat()))
     })
 }
 
@@ -31,13 +31,13 @@ const MOST: usize = 8 << 10;
 
 type Found<T> = Result<Option<T>, KeyError>;
 
-fn find<'a>(place: &ValuePlace, head: &RequestHead<'a>) -> Found<Cow<'a, [u8]>> {
-    match place {
-        ValuePlace::Header(name) => {
+fn find<'a>(parameter: &Parameter, head: &RequestHead<'a>) -> Found<Cow<'a, [u8]>> {
+    match parameter {
+        Parameter::Header(name) => {
             only(head.headers.get_all(name).iter().map(|value| value.as_bytes().into()))
         }
-        ValuePlace::Cookie(name) => only(cookies(head.headers, name.as_bytes()).map(Cow::from)),
-        ValuePlace::Query(name) => only(parameters(head.uri.query().unwrap_or_default(), name)),
+        Parameter::Cookie(name) => only(cookies(head.headers, name.as_bytes()).map(Cow::from)),
+        Parameter::Query(name) => only(parameters(head.uri.query().unwrap_or_default(), name)),
     }
 }
 
@@ -78,30 +78,30 @@ mod tests {
     use super::*;
 
     /// The request's key, if it names a client.
-    fn key(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> Option<Key> {
-        found(place, uri, headers).unwrap()
+    fn key(parameter: Parameter, uri: &str, headers: &[(&str, &str)]) -> Option<Key> {
+        found(parameter, uri, headers).unwrap()
     }
 
-    fn is_ambiguous(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> bool {
-        matches!(found(place, uri, headers), Err(KeyError::Ambiguous))
+    fn is_ambiguous(parameter: Parameter, uri: &str, headers: &[(&str, &str)]) -> bool {
+        matches!(found(parameter, uri, headers), Err(KeyError::Ambiguous))
     }
 
-    fn found(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> Found<Key> {
+    fn found(parameter: Parameter, uri: &str, headers: &[(&str, &str)]) -> Found<Key> {
         let mut request = Request::builder().uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(()).unwrap();
-        let source = value(&ValuePlan { place, proxies: None });
+        let source = value(&ValuePlan { parameter, proxies: None });
         Ok(source.subject(&RequestHead::of(&request))?.map(|subject| subject.key))
     }
 
     #[test]
     fn repeated_values_are_ambiguous() {
-        let header = || ValuePlace::Header(http::HeaderName::from_static("x-id"));
-        let cookie = || ValuePlace::Cookie("id".to_owned());
-        let query = || ValuePlace::Query("id".to_owned());
-        for (place, uri, headers) in [
+        let header = || Parameter::Header(http::HeaderName::from_static("x-id"));
+        let cookie = || Parameter::Cookie("id".to_owned());
+        let query = || Parameter::Query("id".to_owned());
+        for (parameter, uri, headers) in [
             (header(), "/", &[("x-id", "a"), ("x-id", "a")][..]),
             (header(), "/", &[("x-id", "a"), ("x-id", "")]),
             (cookie(), "/", &[("cookie", "id=a; id=b")]),
@@ -109,7 +109,7 @@ mod tests {
             (query(), "/?id=a&id=a", &[]),
             (query(), "/?id=a&i%64=b", &[]),
         ] {
-            assert!(is_ambiguous(place, uri, headers), "{uri} {headers:?}");
+            assert!(is_ambiguous(parameter, uri, headers), "{uri} {headers:?}");
         }
         let two = [("x-id", "a"), ("x-id", "b"), ("cookie", "id=a; id=b")];
         assert!(!is_ambiguous(query(), "/?id=a&ID=b", &two), "only the parameter counts");
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn parameter_spellings_name_one_client() {
-        let key = |uri| key(ValuePlace::Query("key".to_owned()), uri, &[]);
+        let key = |uri| key(Parameter::Query("key".to_owned()), uri, &[]);
         let one = key("/?key=a%20b").unwrap();
         for uri in ["/?key=a+b", "/?x=1&key=a%20b&", "/?%6bey=%61%20b"] {
             assert_eq!(key(uri).as_ref(), Some(&one), "{uri}");
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn finds_one_of_several_cookies() {
-        let key = |line| key(ValuePlace::Cookie("id".to_owned()), "/", &[("cookie", line)]);
+        let key = |line| key(Parameter::Cookie("id".to_owned()), "/", &[("cookie", line)]);
         let one = key("id=a").unwrap();
         for line in ["x=1; id=a", "id=a;y=2", "xid=b; id=a; idx=c"] {
             assert_eq!(key(line).as_ref(), Some(&one), "{line}");
@@ -143,20 +143,20 @@ mod tests {
     #[test]
     fn places_do_not_share_clients() {
         let headers = [("x-id", "a"), ("cookie", "id=a")];
-        let places = [
-            ValuePlace::Header(http::HeaderName::from_static("x-id")),
-            ValuePlace::Cookie("id".to_owned()),
-            ValuePlace::Query("id".to_owned()),
+        let parameters = [
+            Parameter::Header(http::HeaderName::from_static("x-id")),
+            Parameter::Cookie("id".to_owned()),
+            Parameter::Query("id".to_owned()),
         ];
-        let keys = places.map(|place| key(place, "/?id=a", &headers).unwrap());
+        let keys = parameters.map(|parameter| key(parameter, "/?id=a", &headers).unwrap());
         assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2], "{keys:?}");
     }
 
     #[test]
     fn only_trusted_proxies_name_clients() {
-        let place = ValuePlace::Header(http::HeaderName::from_static("x-user"));
+        let parameter = Parameter::Header(http::HeaderName::from_static("x-user"));
         let proxies = Some(TrustedProxies::parse(["10.0.0.0/8"]).unwrap());
-        let source = value(&ValuePlan { place, proxies });
+        let source = value(&ValuePlan { parameter, proxies });
         for (peer, is_found) in [("10.0.0.1:9", true), ("192.0.2.1:9", false)] {
             let peer: SocketAddr = peer.parse().unwrap();
             let request = Request::builder().header("x-user", "ann").extension(peer);

@@ -19,7 +19,7 @@ use super::invalid_head;
 use super::linger::Lingering;
 use super::slots::Slot;
 use crate::serve::fronts::nginx;
-use crate::serve::operations::access_log::Entry;
+use crate::serve::operations::access_log::AccessLogEntry;
 use crate::trace::Traced;
 
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +199,7 @@ pin_project! {
         hides_end: bool,
         working: Working,
         traced: Traced,
-        logged: Option<Box<Entry>>,
+        logged: Option<Box<AccessLogEntry>>,
     }
 }
 
@@ -208,7 +208,7 @@ impl<B> LoggedBody<B> {
         body: B,
         working: Working,
         traced: Traced,
-        logged: Option<Box<Entry>>,
+        logged: Option<Box<AccessLogEntry>>,
     ) -> Self {
         Self { body, hides_end: false, working: working.answers(), traced, logged }
     }

@@ -31,7 +31,7 @@ use super::lifetime::{LAST_CALL, Lifetime};
 use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use super::streams::Streams;
-use crate::flow::{Paced, Share};
+use crate::flow::{Paced, WaitingBytes};
 use crate::proxy::{AnsweredBy, Body, Connection, MOST_FIELDS, MOST_HEAD_BYTES, Received};
 use crate::serve::fronts::{forward_auth, rate_limit_service};
 use crate::serve::gateway::Gateway;
@@ -285,7 +285,7 @@ fn builder(patience: Patience, front: Front) -> auto::Builder<Streams> {
         Front::RateLimitService => (SHARED_RESETS, SHARED_HEAD_BYTES),
         Front::Proxy | Front::ForwardAuth => (RESETS, MOST_HEAD_BYTES as u32),
     };
-    let streams = Streams { stall: patience.stall, share: Share::default() };
+    let streams = Streams { stall: patience.stall, in_connection: WaitingBytes::default() };
     let mut builder = auto::Builder::new(streams);
     builder.http1().header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES).half_close(true);
     if front == Front::ForwardAuth {

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use hyper::rt::Executor;
 
-use crate::flow::{Share, Stream};
+use crate::flow::{Stream, WaitingBytes};
 
 /// Runs each of a connection's streams in its own task. If the client reads no bytes for `stall`,
 /// the task drops the stream and h2 resets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Streams {
     pub(crate) stall: Duration,
-    pub(crate) share: Share,
+    pub(crate) in_connection: WaitingBytes,
 }
 
 impl<F> Executor<F> for Streams
@@ -25,7 +25,7 @@ where
 {
     fn execute(&self, serving: F) {
         let stall = self.stall;
-        let stream = Stream::new(self.share.clone());
+        let stream = Stream::new(self.in_connection.clone());
         // Boxed here, because each layer of futures around it would otherwise reserve its size
         // again.
         let serving = Box::pin(serving);

@@ -33,7 +33,7 @@ use tower_service::Service;
 use super::nginx::{AUTH_REQUEST, pass_through_nginx};
 use crate::proxy::{Body, Connection};
 use crate::serve::app::App;
-use crate::serve::operations::access_log::{AccessLog, Entry};
+use crate::serve::operations::access_log::{AccessLog, AccessLogEntry};
 
 /// Answers a proxy's subrequest with 200 or the denial.
 pub(crate) async fn answer<St: Inspect, B>(
@@ -41,7 +41,7 @@ pub(crate) async fn answer<St: Inspect, B>(
     asked: &Request<B>,
     peer: SocketAddr,
     log: &AccessLog,
-) -> (Response<Body>, Option<Box<Entry>>) {
+) -> (Response<Body>, Option<Box<AccessLogEntry>>) {
     let (mut answer, entry) = decide(app, asked, peer, log).await;
     if asked.uri().path() == AUTH_REQUEST {
         pass_through_nginx(&mut answer);
@@ -54,7 +54,7 @@ async fn decide<St: Inspect, B>(
     asked: &Request<B>,
     peer: SocketAddr,
     log: &AccessLog,
-) -> (Response<Body>, Option<Box<Entry>>) {
+) -> (Response<Body>, Option<Box<AccessLogEntry>>) {
     if !app.plan.forward_auth.contains(peer.ip()) {
         let ip = peer.ip().to_canonical();
         static LOGGED: Once = Once::new();

@@ -86,7 +86,7 @@ impl AccessLog {
         &self,
         request: &Request<B>,
         connection: &Connection,
-    ) -> Option<Box<Entry>> {
+    ) -> Option<Box<AccessLogEntry>> {
         let shared = self.0.as_ref()?;
         let address = connection.peer.ip().to_canonical();
         let headers = request.headers();
@@ -99,7 +99,7 @@ impl AccessLog {
         let host = request.uri().authority().map(|host| host.as_str().to_owned());
         let uri = request.uri();
         let target = uri.path_and_query().map_or_else(|| uri.path(), |target| target.as_str());
-        Some(Box::new(Entry {
+        Some(Box::new(AccessLogEntry {
             shared: Arc::clone(shared),
             at: SystemTime::now(),
             began: Instant::now(),
@@ -119,7 +119,7 @@ impl AccessLog {
 
 /// A request's log line, written on drop.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AccessLogEntry {
     shared: Arc<LineQueue>,
     at: SystemTime,
     began: Instant,
@@ -135,7 +135,7 @@ pub(crate) struct Entry {
     bytes: u64,
 }
 
-impl Entry {
+impl AccessLogEntry {
     /// Records the outcome. Only the first call counts.
     pub(crate) fn answered<B>(&self, response: &Response<B>) {
         let answered = AnsweredBy::of(response.extensions()).cloned();
@@ -203,7 +203,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for AccessLogEntry {
     fn drop(&mut self) {
         let mut line = String::with_capacity(256);
         match self.shared.plan.format {

@@ -129,8 +129,7 @@ async fn node_reports_keys_of_other_nodes() {
     batch.set_cross_slot();
     for key in [&kept, &other, &moving, &kept] {
         let name = store.name_of(&policy, key);
-        let line =
-            KeyedCharge { key: &name, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
+        let line = KeyedCharge::new(&name, &policy, Cost::ONE);
         batch.decide(&[line]).unwrap();
     }
     let args = batch.args(None);

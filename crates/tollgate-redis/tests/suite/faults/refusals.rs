@@ -66,13 +66,7 @@ fn full_memory_only_fails_charges() {
     let quota = Quota::per_day(1);
     for policy in [Policy::token_bucket("p", quota), Policy::sliding_window_log("p", quota)] {
         let policy = policy.expect("builds");
-        let line = |key, cost| KeyedCharge {
-            key,
-            policy: &policy,
-            cost: Cost::new(cost),
-            enforce: true,
-            dry: false,
-        };
+        let line = |key, cost| KeyedCharge::new(key, &policy, Cost::new(cost));
         let call = |client: &mut ScriptClient, lines: &[KeyedCharge<'_>]| {
             let mut batch = Batch::new(1);
             lines.iter().for_each(|line| batch.decide(&[*line]).expect("room"));

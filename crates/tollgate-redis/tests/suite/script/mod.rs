@@ -32,7 +32,7 @@ fn policy(name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
 }
 
 fn charge<'a>(key: &'a str, policy: &'a Policy, cost: u64) -> KeyedCharge<'a> {
-    KeyedCharge { key: key.as_bytes(), policy, cost: Cost::new(cost), enforce: true, dry: false }
+    KeyedCharge::new(key.as_bytes(), policy, Cost::new(cost))
 }
 
 /// A year from now, so no key expires meanwhile by Redis' own clock.
@@ -90,7 +90,7 @@ fn denial_does_not_write() {
             let verdict = decide(&mut client, &denied, later);
             assert_eq!(verdict.decisions()[1].outcome, Outcome::WouldAllow, "{algorithm:?}");
             let mut shadow = denied[0];
-            shadow.enforce = false;
+            shadow.charge.enforce = false;
             assert!(decide(&mut client, &[shadow], later).is_admitted(), "{algorithm:?}");
         }
         for key in keys {

@@ -273,11 +273,8 @@ async fn cache_does_not_change_decisions() {
         let charges: Vec<_> = chosen
             .iter()
             .map(|(policy, key)| Charge {
-                policy,
-                key,
-                cost: Cost::new(rng.u64(0..=6)),
                 enforce: rng.u8(..5) > 0,
-                dry: false,
+                ..Charge::new(policy, key, Cost::new(rng.u64(0..=6)))
             })
             .collect();
         let (one, other): (Verdict, Verdict) =

@@ -1,7 +1,7 @@
 //! The script and the reference in lockstep: each request goes to both.
 
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Policy, Receipt, ReceiptId, Settlement, Timestamp,
+    Cost, Decision, Key, Micros, Policy, Receipt, ReceiptId, Settlement, Timestamp,
 };
 use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer};
 use tollgate_store_tests::reference::Reference;
@@ -28,15 +28,9 @@ impl<'a> Pair<'a> {
     pub fn charge(&mut self, policy: &Policy, cost: u64) -> (Decision, Option<Receipt>) {
         let now = Timestamp::from_micros(self.now);
         let mut batch = Batch::at(1, now);
-        let line = KeyedCharge {
-            key: self.key.as_bytes(),
-            policy,
-            cost: Cost::new(cost),
-            enforce: true,
-            dry: false,
-        };
+        let line = KeyedCharge::new(self.key.as_bytes(), policy, Cost::new(cost));
         batch.decide(&[line]).expect("room");
-        let charges = [Charge::new(policy, &Key::GLOBAL, line.cost)];
+        let charges = [line.charge];
         let verdict = self.reference.decide(&charges, now);
         let decision = verdict.decisions()[0];
         let frozen = self.reference.frozen(&charges, &verdict, now).into();

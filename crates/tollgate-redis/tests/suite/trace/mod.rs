@@ -7,7 +7,7 @@ mod policies;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use fastrand::Rng;
-use tollgate_core::{Cost, Key, Micros, Policy, Receipt, ReceiptId, Timestamp};
+use tollgate_core::{Key, Micros, OwnedCharge, Policy, Receipt, ReceiptId, Timestamp};
 use tollgate_redis::protocol::{Batch, ScriptAnswer, Spent};
 use tollgate_store_tests::reference::Reference;
 
@@ -47,9 +47,8 @@ pub(crate) struct Trace {
     under_way: VecDeque<Expected>,
 }
 
-/// A request to decide: policies, keys, and for each charge its cost and a random number that makes
-/// it enforced, shadow or dry.
-type Decided = (Vec<Policy>, Vec<Key>, Vec<(Cost, u8)>);
+/// A request to decide.
+type Decided = Vec<OwnedCharge>;
 
 /// A call and its expected reply.
 struct Expected {

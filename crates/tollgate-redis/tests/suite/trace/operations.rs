@@ -1,7 +1,11 @@
 //! A trace's operations, each with the reference's answer.
 
-use tollgate_core::{Charge, Cost, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Settlement};
+use tollgate_core::{
+    Charge, Cost, Key, Micros, Outcome, OwnedCharge, Policy, Receipt, ReceiptId, Settlement,
+};
 use tollgate_redis::protocol::{Ask, KeyedCharge, ScriptAnswer, Spent};
+
+use tollgate_store_tests::vary;
 
 use super::{Decided, Expected, Family, Trace, policies, redis_key};
 use crate::versions::is_leased;
@@ -9,37 +13,20 @@ use crate::versions::is_leased;
 impl Trace {
     pub(super) fn decide(&mut self, expected: &mut Expected) {
         let repeats = self.family != Family::LongLogs && !expected.decided.is_empty();
-        let (policies, keys, costs) = match self.rng.u8(..3) {
+        let decided = match self.rng.u8(..3) {
             // Equal requests in a call are decided together.
             0 if repeats => expected.decided[self.rng.usize(..expected.decided.len())].clone(),
             _ => self.request(),
         };
-        expected.decided.push((policies.clone(), keys.clone(), costs.clone()));
-        let mut charges = Vec::new();
-        for ((policy, key), (cost, kind)) in policies.iter().zip(&keys).zip(&costs) {
-            let charge = Charge::new(policy, key, *cost);
-            charges.push(match kind {
-                0 => charge.dry(),
-                1 | 2 => charge.shadow(),
-                _ => charge,
-            });
-        }
+        expected.decided.push(decided.clone());
+        let charges: Vec<_> = decided.iter().map(OwnedCharge::as_charge).collect();
         let names: Vec<_> =
             charges.iter().map(|charge| redis_key(charge.policy, charge.key)).collect();
-        let lines: Vec<_> = charges
-            .iter()
-            .zip(&names)
-            .map(|(&Charge { policy, cost, enforce, dry, .. }, key)| KeyedCharge {
-                key,
-                policy,
-                cost,
-                enforce,
-                dry,
-            })
-            .collect();
+        let lines: Vec<_> =
+            charges.iter().zip(&names).map(|(&charge, key)| KeyedCharge { key, charge }).collect();
         expected.batch.decide(&lines).expect("room");
         expected.text.push(format!("{charges:?}"));
-        if expected.stale || policies.iter().any(|policy| expected.is_outside_periods(policy)) {
+        if expected.stale || decided.iter().any(|it| expected.is_outside_periods(&it.policy)) {
             expected.rows.push(ScriptAnswer::Stale);
             return;
         }
@@ -96,8 +83,9 @@ impl Trace {
         let keys: Vec<Key> = policies.iter().map(|_| self.key()).collect();
         let mut cost = |policy| Cost::new(policies::cost(&mut self.rng, policy, self.family));
         let costs: Vec<_> = policies.iter().map(&mut cost).collect();
-        let costs = costs.into_iter().map(|cost| (cost, self.rng.u8(..10))).collect();
-        (policies, keys, costs)
+        let charges = policies.iter().zip(&keys).zip(costs);
+        let charges = charges.map(|((policy, key), cost)| Charge::new(policy, key, cost));
+        vary(&mut self.rng, charges).iter().map(OwnedCharge::from).collect()
     }
 
     /// Settles a receipt, or renews its lease.

@@ -22,7 +22,7 @@ use tollgate::{Limit, StoreExt};
 use tollgate_store_tests::is_long;
 use tower::{Layer, ServiceExt, service_fn};
 
-use self::plan::{COST, Drawn, Keyed, Kind, Plan, Settled, Step, TENANT, plan};
+use self::plan::{COST, Drawn, Keyed, Plan, PolicyKind, Settled, Step, TENANT, plan};
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 
@@ -62,7 +62,7 @@ impl Plan {
         });
         let options = HeaderOptions::all().retry_jitter(Duration::from_secs(5));
         let layer = builder(&store, limits).headers(options);
-        let layer = layer.wait_queue(&WaitQueue::new().max_requests(self.places));
+        let layer = layer.wait_queue(&WaitQueue::new().max_requests(self.max_requests));
         let service = layer.build().unwrap().layer(service);
         let mut requests = Vec::<JoinHandle<()>>::new();
         for step in &self.steps {
@@ -166,7 +166,7 @@ proptest! {
 }
 
 const OPEN: Drawn = Drawn {
-    kind: Kind::Log,
+    kind: PolicyKind::Log,
     units: 1,
     key: Keyed::Global,
     is_flat: true,
@@ -176,14 +176,14 @@ const OPEN: Drawn = Drawn {
     settled: Settled::Never,
 };
 const WAITS: Drawn = Drawn { mode: Mode::Wait(Duration::from_secs(60)), ..OPEN };
-const PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..WAITS };
-const SHADOW_PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..OPEN };
+const PERMIT: Drawn = Drawn { kind: PolicyKind::InFlight, ..WAITS };
+const SHADOW_PERMIT: Drawn = Drawn { kind: PolicyKind::InFlight, ..OPEN };
 const OF_CLIENT: Drawn = Drawn { key: Keyed::Client, ..OPEN };
 const LOCAL: Drawn = Drawn { on_store_error: OnStoreError::Local, ..OPEN };
 const CLOSED: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..OPEN };
 const CLOSED_WAITS: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..WAITS };
 const COSTLY: Drawn = Drawn { is_flat: false, ..OPEN };
-const QUEUE: Drawn = Drawn { kind: Kind::Queue, units: 3, ..OPEN };
+const QUEUE: Drawn = Drawn { kind: PolicyKind::Queue, units: 3, ..OPEN };
 
 const SEND: Step = Step::Send { client: 1, has_tenant: true, cost: 2, status: 200, takes: 0 };
 const FAIL: Step = Step::Fail(Some(Fault::NotCharged));
@@ -199,7 +199,7 @@ fn arrivals_before_retry() -> Vec<Step> {
 #[test]
 fn shadow_policies_change_no_known_case() {
     let sent = |count| vec![SEND; count];
-    for (name, limit, shadow, places, steps) in [
+    for (name, limit, shadow, max_requests, steps) in [
         ("jitter of Retry-After", OPEN, OF_CLIENT, 1, sent(2)),
         ("X-RateLimit-Reason", OPEN, LOCAL, 1, vec![FAIL, SEND]),
         ("a client's part of the queue", WAITS, OF_CLIENT, 2, sent(3)),
@@ -212,7 +212,7 @@ fn shadow_policies_change_no_known_case() {
         ),
         (
             "full queue while a closed policy's store fails",
-            Drawn { kind: Kind::InFlight, ..CLOSED_WAITS },
+            Drawn { kind: PolicyKind::InFlight, ..CLOSED_WAITS },
             LOCAL,
             1,
             vec![
@@ -231,7 +231,7 @@ fn shadow_policies_change_no_known_case() {
         ("delay", OPEN, QUEUE, 1, vec![SEND, Step::Pass(10_000), SEND]),
     ] {
         let (limits, shadows) = (vec![limit], vec![(0, shadow)]);
-        let plan = Plan { limits, shadows, places, is_remote: true, steps };
+        let plan = Plan { limits, shadows, max_requests, is_remote: true, steps };
         let [with_shadows, without] = observations(&plan);
         assert_eq!(with_shadows, without, "{name}");
     }

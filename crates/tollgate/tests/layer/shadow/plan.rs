@@ -21,7 +21,7 @@ pub(super) const TENANT: &str = "x-tenant";
 pub(super) struct Plan {
     pub(super) limits: Vec<Drawn>,
     pub(super) shadows: Vec<(usize, Drawn)>,
-    pub(super) places: usize,
+    pub(super) max_requests: usize,
     /// Whether the store can fail and delay its replies, otherwise it always replies immediately.
     pub(super) is_remote: bool,
     pub(super) steps: Vec<Step>,
@@ -29,7 +29,7 @@ pub(super) struct Plan {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drawn {
-    pub(super) kind: Kind,
+    pub(super) kind: PolicyKind,
     pub(super) units: u64,
     pub(super) key: Keyed,
     /// Each request costs 1, otherwise its own number of units.
@@ -41,7 +41,7 @@ pub(super) struct Drawn {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PolicyKind {
     Log,
     Bucket,
     Queue,
@@ -77,13 +77,13 @@ pub(super) enum Step {
 fn drawn() -> impl Strategy<Value = Drawn> {
     use OnStoreError::{Closed, Local, Open};
     let kind = prop::sample::select(vec![
-        Kind::Log,
-        Kind::Log,
-        Kind::Bucket,
-        Kind::Queue,
-        Kind::InFlight,
-        Kind::Denials,
-        Kind::Failures,
+        PolicyKind::Log,
+        PolicyKind::Log,
+        PolicyKind::Bucket,
+        PolicyKind::Queue,
+        PolicyKind::InFlight,
+        PolicyKind::Denials,
+        PolicyKind::Failures,
     ]);
     let key = prop::sample::select(vec![Keyed::Global, Keyed::Client, Keyed::Tenant]);
     let mode = prop_oneof![
@@ -137,30 +137,30 @@ pub(super) fn plan() -> impl Strategy<Value = Plan> {
     let shadows = prop::collection::vec((0..4_usize, drawn()), 1..4);
     let steps = prop::collection::vec(step(), 1..40);
     (limits, shadows, 1..9_usize, any::<bool>(), steps).prop_map(
-        |(mut limits, mut shadows, places, is_remote, steps)| {
+        |(mut limits, mut shadows, max_requests, is_remote, steps)| {
             // A request with only shadow policies waits for the store's reply, too.
             if let Keyed::Tenant = limits[0].key {
                 limits[0].key = Keyed::Client;
             }
             // A layer has at most one queue that delays requests.
-            let is_queue = |limit: &&mut Drawn| limit.kind == Kind::Queue;
+            let is_queue = |limit: &&mut Drawn| limit.kind == PolicyKind::Queue;
             for limit in limits.iter_mut().filter(is_queue).skip(1) {
-                limit.kind = Kind::Log;
+                limit.kind = PolicyKind::Log;
             }
             // A penalty for denials cannot be in a layer with waiting requests.
             let waits = limits.iter().any(Drawn::waits);
             let all = limits.iter_mut().chain(shadows.iter_mut().map(|(_, limit)| limit));
-            for limit in all.filter(|limit| waits && limit.kind == Kind::Denials) {
-                limit.kind = Kind::Failures;
+            for limit in all.filter(|limit| waits && limit.kind == PolicyKind::Denials) {
+                limit.kind = PolicyKind::Failures;
             }
-            Plan { limits, shadows, places, is_remote, steps }
+            Plan { limits, shadows, max_requests, is_remote, steps }
         },
     )
 }
 
 impl Drawn {
     const fn is_penalty(&self) -> bool {
-        matches!(self.kind, Kind::Denials | Kind::Failures)
+        matches!(self.kind, PolicyKind::Denials | PolicyKind::Failures)
     }
 
     const fn waits(&self) -> bool {
@@ -170,10 +170,10 @@ impl Drawn {
     pub(super) fn limit(&self, name: &str) -> Limit {
         let limit = self.keyed(self.policy(name));
         let limit = match self.kind {
-            Kind::Denials => return limit,
-            Kind::Failures => return limit.count_only(|response| response.status == 401),
-            Kind::InFlight => return limit.mode(self.mode),
-            Kind::Log | Kind::Bucket | Kind::Queue => limit.costs(self.costs()),
+            PolicyKind::Denials => return limit,
+            PolicyKind::Failures => return limit.count_only(|response| response.status == 401),
+            PolicyKind::InFlight => return limit.mode(self.mode),
+            PolicyKind::Log | PolicyKind::Bucket | PolicyKind::Queue => limit.costs(self.costs()),
         };
         let limit = limit.mode(self.mode);
         match self.settled {
@@ -186,14 +186,14 @@ impl Drawn {
     fn policy(&self, name: &str) -> Policy {
         let quota = Quota::new(self.units, WINDOW);
         let policy = match self.kind {
-            Kind::Log => Policy::sliding_window_log(name, quota),
-            Kind::Bucket => Policy::token_bucket(name, quota),
-            Kind::Queue => Policy::leaky_bucket(name, quota),
-            Kind::InFlight => Policy::concurrent_requests(name, self.units, 60 * WINDOW),
-            Kind::Denials => {
+            PolicyKind::Log => Policy::sliding_window_log(name, quota),
+            PolicyKind::Bucket => Policy::token_bucket(name, quota),
+            PolicyKind::Queue => Policy::leaky_bucket(name, quota),
+            PolicyKind::InFlight => Policy::concurrent_requests(name, self.units, 60 * WINDOW),
+            PolicyKind::Denials => {
                 Policy::penalty(name, Strikes::of_denials(self.units, WINDOW).block(WINDOW))
             }
-            Kind::Failures => {
+            PolicyKind::Failures => {
                 Policy::penalty(name, Strikes::of_failures(self.units, WINDOW).block(WINDOW))
             }
         };

@@ -32,10 +32,10 @@ fn next(group: &Group) -> usize {
 }
 
 /// How many requests each member receives.
-fn share(group: &Group, requests: usize) -> Vec<usize> {
-    let mut share = vec![0; group.members.len()];
-    (0..requests).for_each(|_| share[next(group)] += 1);
-    share
+fn spread(group: &Group, requests: usize) -> Vec<usize> {
+    let mut spread = vec![0; group.members.len()];
+    (0..requests).for_each(|_| spread[next(group)] += 1);
+    spread
 }
 
 fn answer(group: &Group, member: usize) {
@@ -45,21 +45,21 @@ fn answer(group: &Group, member: usize) {
 #[tokio::test]
 async fn round_robin_skips_servers_that_are_down() {
     let group = group(4, Balance::RoundRobin);
-    assert_eq!(share(&group, 12), [3; 4]);
+    assert_eq!(spread(&group, 12), [3; 4]);
     group.members[1].is_down.store(true, Ordering::Relaxed);
-    assert_eq!(share(&group, 12), [4, 0, 4, 4]);
+    assert_eq!(spread(&group, 12), [4, 0, 4, 4]);
 }
 
 #[tokio::test]
 async fn least_busy_server_is_next() {
     let group = group(3, Balance::LeastBusy);
     let busy: Vec<_> = [0, 0, 2].iter().map(|member| group.busy(&group.members[*member])).collect();
-    assert_eq!(share(&group, 5), [0, 5, 0]);
+    assert_eq!(spread(&group, 5), [0, 5, 0]);
     let one = group.busy(&group.members[1]);
     drop(busy);
-    assert_eq!(share(&group, 6)[1], 0);
+    assert_eq!(spread(&group, 6)[1], 0);
     drop(one);
-    assert_eq!(share(&group, 6), [2; 3]);
+    assert_eq!(spread(&group, 6), [2; 3]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,17 +69,17 @@ async fn consecutive_failures_remove_a_server() {
     group.failed(failing);
     answer(&group, 0);
     group.failed(failing);
-    assert_eq!(share(&group, 4), [2, 2], "not consecutive");
+    assert_eq!(spread(&group, 4), [2, 2], "not consecutive");
     group.failed(failing);
-    assert_eq!(share(&group, 4), [0, 4]);
+    assert_eq!(spread(&group, 4), [0, 4]);
     advance(RETRY).await;
-    assert_eq!(share(&group, 4), [1, 3], "one request tests the server");
+    assert_eq!(spread(&group, 4), [1, 3], "one request tests the server");
     group.failed(failing);
-    assert_eq!(share(&group, 4), [0, 4]);
+    assert_eq!(spread(&group, 4), [0, 4]);
     advance(RETRY).await;
-    assert_eq!(share(&group, 4), [1, 3]);
+    assert_eq!(spread(&group, 4), [1, 3]);
     answer(&group, 0);
-    assert_eq!(share(&group, 4), [2, 2]);
+    assert_eq!(spread(&group, 4), [2, 2]);
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn each_server_is_tried_once() {
 async fn single_server_is_never_removed() {
     let group = group(1, Balance::RoundRobin);
     (0..9).for_each(|_| group.failed(&group.members[0]));
-    assert_eq!(share(&group, 3), [3]);
+    assert_eq!(spread(&group, 3), [3]);
 }
 
 #[tokio::test]

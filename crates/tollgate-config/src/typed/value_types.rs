@@ -1,4 +1,4 @@
-//! The general kinds of values.
+//! The general types of values.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -9,11 +9,11 @@ use serde_json::Value as Json;
 use super::super::problem::{Checked, Reported};
 use super::super::spec::{Section, Shape, nearest, one_of};
 use super::super::tree::{Node, Scalar, Value};
-use super::{Input, Item, Kind};
+use super::{Input, Item, ValueType};
 
 pub(crate) struct Flag;
 
-impl Kind for Flag {
+impl ValueType for Flag {
     type Value = bool;
     const SHAPE: Shape = Shape::Flag;
 
@@ -32,7 +32,7 @@ impl Kind for Flag {
 
 pub(crate) struct Whole<const MIN: u64, const MAX: u64, T = u64>(PhantomData<T>);
 
-impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> Kind for Whole<MIN, MAX, T> {
+impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> ValueType for Whole<MIN, MAX, T> {
     type Value = T;
     const SHAPE: Shape = Shape::Whole { min: MIN, max: MAX };
 
@@ -68,7 +68,7 @@ fn whole(scalar: &Scalar, min: u64, max: u64) -> Result<u64, String> {
 /// Whole seconds, for which the key `window` is an alternative.
 pub(crate) struct Seconds<const MAX: u64>;
 
-impl<const MAX: u64> Kind for Seconds<MAX> {
+impl<const MAX: u64> ValueType for Seconds<MAX> {
     type Value = u64;
     const SHAPE: Shape = Shape::Whole { min: 1, max: MAX };
 
@@ -97,7 +97,7 @@ fn as_window(text: &str, most: u64) -> Option<String> {
 
 pub(crate) struct Time;
 
-impl Kind for Time {
+impl ValueType for Time {
     type Value = Duration;
     const SHAPE: Shape = Shape::Duration { bounds: None };
 
@@ -136,15 +136,15 @@ pub(crate) fn unknown_word(words: &[&str], text: &str) -> String {
 }
 
 /// A value that no message shows.
-pub(crate) struct Hidden<K>(PhantomData<K>);
+pub(crate) struct Hidden<V>(PhantomData<V>);
 
-impl<K: Kind> Kind for Hidden<K> {
-    type Value = K::Value;
-    const SHAPE: Shape = K::SHAPE;
+impl<V: ValueType> ValueType for Hidden<V> {
+    type Value = V::Value;
+    const SHAPE: Shape = V::SHAPE;
     const IS_SECRET: bool = true;
 
-    fn read(input: Input<'_>) -> Checked<K::Value> {
-        K::read(input.secret())
+    fn read(input: Input<'_>) -> Checked<V::Value> {
+        V::read(input.secret())
     }
 }
 
@@ -156,12 +156,12 @@ pub(crate) struct Written<T> {
     pub(crate) is_from_variable: bool,
 }
 
-impl<K: Kind> Kind for Written<K> {
-    type Value = Written<K::Value>;
-    const SHAPE: Shape = K::SHAPE;
+impl<V: ValueType> ValueType for Written<V> {
+    type Value = Written<V::Value>;
+    const SHAPE: Shape = V::SHAPE;
 
     fn read(input: Input<'_>) -> Checked<Self::Value> {
-        let value = K::read(input)?;
+        let value = V::read(input)?;
         let Value::Scalar(scalar) = &input.node.value else { return Err(Reported) };
         Ok(Written {
             value,
@@ -172,11 +172,11 @@ impl<K: Kind> Kind for Written<K> {
     }
 }
 
-pub(crate) struct List<K>(PhantomData<K>);
+pub(crate) struct List<V>(PhantomData<V>);
 
-impl<K: Kind> Kind for List<K> {
-    type Value = Vec<Item<K>>;
-    const SHAPE: Shape = Shape::List(&K::SHAPE);
+impl<V: ValueType> ValueType for List<V> {
+    type Value = Vec<Item<V>>;
+    const SHAPE: Shape = Shape::List(&V::SHAPE);
 
     fn read(input: Input<'_>) -> Checked<Self::Value> {
         let Value::List(nodes) = &input.node.value else {
@@ -186,7 +186,7 @@ impl<K: Kind> Kind for List<K> {
             input.error("an empty list", "remove the key, or add an item");
         }
         let item = |(index, node): (usize, &Rc<Node>)| {
-            Item::read(input.part(node, &format!("{}[{index}]", input.path)))
+            Item::read(input.child(node, &format!("{}[{index}]", input.path)))
         };
         Ok(nodes.iter().enumerate().map(item).collect())
     }
@@ -195,8 +195,8 @@ impl<K: Kind> Kind for List<K> {
 /// The valid values of a list, without their places.
 pub(crate) struct Values<L>(PhantomData<L>);
 
-impl<K: Kind, L: Kind<Value = Vec<Item<K>>>> Kind for Values<L> {
-    type Value = Vec<K::Value>;
+impl<V: ValueType, L: ValueType<Value = Vec<Item<V>>>> ValueType for Values<L> {
+    type Value = Vec<V::Value>;
     const SHAPE: Shape = L::SHAPE;
 
     fn read(input: Input<'_>) -> Checked<Self::Value> {
@@ -204,33 +204,33 @@ impl<K: Kind, L: Kind<Value = Vec<Item<K>>>> Kind for Values<L> {
     }
 }
 
-pub(crate) struct OneOrMore<K>(PhantomData<K>);
+pub(crate) struct OneOrMore<V>(PhantomData<V>);
 
-impl<K: Kind> Kind for OneOrMore<K> {
-    type Value = Vec<Item<K>>;
-    const SHAPE: Shape = Shape::Either(match K::SHAPE {
-        Shape::Either([one, other]) => &[*one, *other, Shape::List(&K::SHAPE)],
-        _ => &[K::SHAPE, Shape::List(&K::SHAPE)],
+impl<V: ValueType> ValueType for OneOrMore<V> {
+    type Value = Vec<Item<V>>;
+    const SHAPE: Shape = Shape::Either(match V::SHAPE {
+        Shape::Either([one, other]) => &[*one, *other, Shape::List(&V::SHAPE)],
+        _ => &[V::SHAPE, Shape::List(&V::SHAPE)],
     });
 
     fn read(input: Input<'_>) -> Checked<Self::Value> {
         match input.node.value {
-            Value::List(_) => List::<K>::read(input),
-            _ if K::SHAPE.fits(input.node) => Ok(vec![Item::read(input)]),
+            Value::List(_) => List::<V>::read(input),
+            _ if V::SHAPE.fits(input.node) => Ok(vec![Item::read(input)]),
             _ => Err(input.unexpected(&Self::SHAPE)),
         }
     }
 }
 
-/// A section that the file may abbreviate to a single value, which has kind `A`.
+/// A section that the file may abbreviate to a single value, which has type `A`.
 pub(crate) struct Short<A, S>(PhantomData<(A, S)>);
 
 /// A section that the file may abbreviate to a single key's value.
-pub(crate) trait Shorthand: Kind {
+pub(crate) trait Shorthand: ValueType {
     fn read_short(input: Input<'_>) -> Checked<Self::Value>;
 }
 
-impl<A: Kind, S: Shorthand> Kind for Short<A, S> {
+impl<A: ValueType, S: Shorthand> ValueType for Short<A, S> {
     type Value = S::Value;
     const SHAPE: Shape = Shape::Either(&[A::SHAPE, S::SHAPE]);
 
@@ -251,7 +251,7 @@ pub(crate) enum Either<A, B> {
     Other(B),
 }
 
-impl<A: Kind, B: Kind> Kind for Either<A, B> {
+impl<A: ValueType, B: ValueType> ValueType for Either<A, B> {
     type Value = Either<A::Value, B::Value>;
     const SHAPE: Shape = Shape::Either(&[A::SHAPE, B::SHAPE]);
 
@@ -269,10 +269,10 @@ impl<A: Kind, B: Kind> Kind for Either<A, B> {
 /// A section with any keys and values.
 pub(crate) struct AnySection;
 
-impl Kind for AnySection {
+impl ValueType for AnySection {
     type Value = serde_json::Map<String, Json>;
     const SHAPE: Shape =
-        Shape::Section(|| &Section { name: "", doc: "", entries: &[], either: &[] });
+        Shape::Section(|| &Section { name: "", doc: "", properties: &[], either: &[] });
 
     fn read(input: Input<'_>) -> Checked<Self::Value> {
         match json(input.node) {
@@ -285,8 +285,8 @@ impl Kind for AnySection {
 fn json(node: &Node) -> Json {
     match &node.value {
         Value::List(nodes) => nodes.iter().map(|node| json(node)).collect(),
-        Value::Map(entries) => {
-            entries.iter().map(|entry| (entry.key.clone(), json(&entry.node))).collect()
+        Value::Map(pairs) => {
+            pairs.iter().map(|pair| (pair.key.clone(), json(&pair.node))).collect()
         }
         // The other plain scalars of JSON have the same meaning in YAML.
         Value::Scalar(Scalar { text, plain: true, .. }) => {

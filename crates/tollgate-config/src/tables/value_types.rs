@@ -8,7 +8,7 @@ use tollgate::policy::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
 use super::super::problem::{Checked, Reported};
 use super::super::spec::Shape;
 use super::super::{format, problem, spec, typed};
-use typed::{Input, Kind, List, Values, Whole, durations, words};
+use typed::{Input, List, ValueType, Values, Whole, durations, words};
 
 words! {
     OnError -> OnStoreError {
@@ -45,7 +45,7 @@ pub(super) type AtOnce = Whole<1, 10_000>;
 /// A number of MiB, as bytes.
 pub(crate) struct Megabytes<const MIN: u64, const MAX: u64>;
 
-impl<const MIN: u64, const MAX: u64> Kind for Megabytes<MIN, MAX> {
+impl<const MIN: u64, const MAX: u64> ValueType for Megabytes<MIN, MAX> {
     type Value = usize;
     const SHAPE: Shape = Whole::<MIN, MAX, usize>::SHAPE;
 
@@ -57,7 +57,7 @@ impl<const MIN: u64, const MAX: u64> Kind for Megabytes<MIN, MAX> {
 /// The networks of proxies.
 pub(crate) struct Proxies;
 
-impl Kind for Proxies {
+impl ValueType for Proxies {
     type Value = TrustedProxies;
     const SHAPE: Shape = List::<format::Network>::SHAPE;
 
@@ -70,7 +70,7 @@ impl Kind for Proxies {
 /// A file that `check` opens. A change to its contents causes a reload.
 pub(crate) struct WatchedFile;
 
-impl Kind for WatchedFile {
+impl ValueType for WatchedFile {
     type Value = PathBuf;
     const SHAPE: Shape = format::File::SHAPE;
 

@@ -5,14 +5,14 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
-use crate::any_table::{AnyTable, Kind, with_table};
-use crate::versions::{Change, Entry, Version, Versions, heap_bytes};
+use crate::any_table::{AnyTable, StoredRule, with_table};
+use crate::versions::{Change, KeyVersions, Version, Versions, heap_bytes};
 
 /// One table per policy, because each algorithm has its own state type. If a policy's quota
 /// changes, each version has a table. A key that is charged under another version while its state
 /// still counts moves to `versions`.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct PolicyTables {
     tables: Vec<AnyTable>,
     /// The hashes of the tables' names and their policies, contiguous for a fast search.
     policies: Vec<(u64, Policy)>,
@@ -39,7 +39,7 @@ pub(crate) struct Bucket {
 
 /// Where a key's state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StateLocation {
     /// In its policy's table.
     Here,
     /// In another version's table.
@@ -53,7 +53,7 @@ pub(crate) enum Place {
     New,
 }
 
-impl Part {
+impl PolicyTables {
     pub(crate) fn new(hasher: RandomState) -> Self {
         let (tables, policies) = (Vec::new(), Vec::new());
         Self { tables, policies, versions: Versions::default(), hasher }
@@ -131,18 +131,18 @@ impl Part {
     }
 
     /// Where a key's state is.
-    pub(crate) fn find(&self, entry_key: EntryKey<'_>) -> Place {
+    pub(crate) fn find(&self, entry_key: EntryKey<'_>) -> StateLocation {
         let EntryKey { policy, key, hash, table } = entry_key;
         if self.tables[table].contains(hash, key) {
-            return Place::Here;
+            return StateLocation::Here;
         }
         if self.versions.find(hash, key, policy).is_some() {
-            return Place::Versions;
+            return StateLocation::Versions;
         }
         let mut versions = self.tables_of(policy);
         match versions.find(|table| self.tables[*table].contains(hash, key)) {
-            Some(from) => Place::Moved { from },
-            None => Place::New,
+            Some(from) => StateLocation::Moved { from },
+            None => StateLocation::New,
         }
     }
 
@@ -153,18 +153,21 @@ impl Part {
     }
 
     /// Returns a key's state in its policy's table.
-    pub(crate) fn state<R: Kind>(&self, entry_key: EntryKey<'_>) -> Option<&R::State> {
+    pub(crate) fn state<R: StoredRule>(&self, entry_key: EntryKey<'_>) -> Option<&R::State> {
         R::table(&self.tables[entry_key.table])?.find(entry_key.hash, entry_key.key)
     }
 
     /// Returns a key's state in its policy's table, mutably.
     #[inline]
-    pub(crate) fn state_mut<R: Kind>(&mut self, entry_key: EntryKey<'_>) -> Option<&mut R::State> {
+    pub(crate) fn state_mut<R: StoredRule>(
+        &mut self,
+        entry_key: EntryKey<'_>,
+    ) -> Option<&mut R::State> {
         R::table_mut(&mut self.tables[entry_key.table])?.find_mut(entry_key.hash, entry_key.key)
     }
 
     /// Returns a key's state under any version of its policy, converted to `rule`.
-    pub(crate) fn read<R: Kind>(
+    pub(crate) fn read<R: StoredRule>(
         &self,
         rule: &R,
         policy: &Policy,
@@ -179,16 +182,16 @@ impl Part {
     }
 
     /// Inserts a key's state into its policy's table. Permits leave another version's table.
-    pub(crate) fn put<R: Kind>(
+    pub(crate) fn put<R: StoredRule>(
         &mut self,
         entry_key: EntryKey<'_>,
-        place: Place,
+        location: StateLocation,
         state: R::State,
         now: Timestamp,
     ) {
         let EntryKey { key, hash, table, .. } = entry_key;
-        let old = match place {
-            Place::Moved { from } => self.tables[from].take(hash, key),
+        let old = match location {
+            StateLocation::Moved { from } => self.tables[from].take(hash, key),
             _ => None,
         };
         let since = old.map_or(now, |(_, since)| since);
@@ -202,12 +205,12 @@ impl Part {
     pub(crate) fn change_versions(
         &mut self,
         entry_key: EntryKey<'_>,
-        place: Place,
+        location: StateLocation,
         change: Change,
         now: Timestamp,
     ) -> Option<u64> {
         let EntryKey { policy, key, hash, .. } = entry_key;
-        if let Place::Moved { from } = place
+        if let StateLocation::Moved { from } = location
             && let Some((state, since)) = self.tables[from].take(hash, key)
         {
             let old = Version { policy: self.policy(from).clone(), state, since };
@@ -217,7 +220,7 @@ impl Part {
     }
 
     /// Returns a key's versions, if it has several.
-    pub(crate) fn versions(&self, entry_key: EntryKey<'_>) -> Option<&Entry> {
+    pub(crate) fn versions(&self, entry_key: EntryKey<'_>) -> Option<&KeyVersions> {
         self.versions.find(entry_key.hash, entry_key.key, entry_key.policy)
     }
 
@@ -302,14 +305,19 @@ impl Part {
     }
 
     /// Returns the bytes that the key's state would take if it were added after `reserved` others.
-    pub(crate) fn bytes_of(&self, entry_key: EntryKey<'_>, place: Place, reserved: usize) -> usize {
+    pub(crate) fn bytes_of(
+        &self,
+        entry_key: EntryKey<'_>,
+        location: StateLocation,
+        reserved: usize,
+    ) -> usize {
         let EntryKey { policy, key, .. } = entry_key;
-        match place {
-            Place::Versions => return heap_bytes(policy),
-            Place::Moved { .. } if !policy.is_concurrency() => {
+        match location {
+            StateLocation::Versions => return heap_bytes(policy),
+            StateLocation::Moved { .. } if !policy.is_concurrency() => {
                 return heap_bytes(policy) + self.versions.bytes_of_one_more(key, reserved);
             }
-            Place::Here | Place::Moved { .. } | Place::New => {}
+            StateLocation::Here | StateLocation::Moved { .. } | StateLocation::New => {}
         }
         with_table!(&self.tables[entry_key.table], table => {
             table.bytes_of_one_more(entry_key.key, reserved)
@@ -348,32 +356,32 @@ mod tests {
 
     #[test]
     fn lookup_compares_only_one_policy() {
-        let mut part = Part::new(RandomState::default());
+        let mut stored = PolicyTables::new(RandomState::default());
         let policies: Vec<_> = (0..30).map(policy).collect();
         let charge = |policy| Charge::new(policy, &Key::GLOBAL, Cost::ONE);
         // The tables for these charges are not replaced, even though they are empty.
         let charges: Vec<_> = policies.iter().map(charge).collect();
-        let tables: Vec<_> = policies.iter().map(|it| part.table(it, &charges)).collect();
+        let tables: Vec<_> = policies.iter().map(|it| stored.table(it, &charges)).collect();
         assert_eq!(tables, (0..30).collect::<Vec<_>>());
         // Like after a reload: equal policies at different addresses.
         for (number, table) in (0..30).zip(tables) {
             COMPARED.set(0);
-            assert_eq!(part.known_table(&policy(number)), Some(table));
+            assert_eq!(stored.known_table(&policy(number)), Some(table));
             assert_eq!(COMPARED.get(), 1, "policy {number}");
         }
         COMPARED.set(0);
-        assert_eq!(part.known_table(&policy(30)), None);
+        assert_eq!(stored.known_table(&policy(30)), None);
         assert_eq!(COMPARED.get(), 0);
         let other_quota = Policy::token_bucket("p7", Quota::per_minute(11)).unwrap();
-        assert_eq!(part.known_table(&other_quota), None);
+        assert_eq!(stored.known_table(&other_quota), None);
     }
 
     #[test]
     fn replaced_table_has_new_name() {
-        let mut part = Part::new(RandomState::default());
-        let first = part.table(&policy(1), &[]);
-        assert_eq!(part.table(&policy(2), &[]), first, "an empty table is replaced");
-        assert_eq!(part.known_table(&policy(1)), None);
-        assert_eq!(part.known_table(&policy(2)), Some(first));
+        let mut stored = PolicyTables::new(RandomState::default());
+        let first = stored.table(&policy(1), &[]);
+        assert_eq!(stored.table(&policy(2), &[]), first, "an empty table is replaced");
+        assert_eq!(stored.known_table(&policy(1)), None);
+        assert_eq!(stored.known_table(&policy(2)), Some(first));
     }
 }

@@ -129,6 +129,20 @@ impl Field {
         }
     }
 
+    /// Checks that a format has the fields without which no request can be replayed.
+    pub(super) fn check(all: &[Self]) -> Result<(), FormatError> {
+        let has = |field, other| all.contains(&field) || all.contains(&other);
+        if !has(Self::Time, Self::End) {
+            Err(FormatError::NoTime)
+        } else if !has(Self::Request, Self::Target) {
+            Err(FormatError::NoRequest)
+        } else if !has(Self::Request, Self::Method) {
+            Err(FormatError::NoMethod)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether a readable value shows that the format is right.
     pub(super) const fn is_checked(self) -> bool {
         matches!(

@@ -47,24 +47,19 @@ impl Mapping {
                 bit: 1_u64.checked_shl(place).unwrap_or(0),
             });
         }
+        Field::check(&mapping.names.iter().map(|name| name.field).collect::<Vec<_>>())?;
         let bits = |set: &[Field]| {
             let names = mapping.names.iter().filter(|name| set.contains(&name.field));
             names.fold(0, |all, name| all | name.bit)
         };
-        let (time, address) = (bits(&[Field::Time, Field::End]), bits(&[Field::Address]));
-        let [method, target] = [Field::Method, Field::Target].map(|it| bits(&[Field::Request, it]));
-        if time == 0 {
-            return Err(FormatError::NoTime);
-        }
-        if target == 0 {
-            return Err(FormatError::NoRequest);
-        }
-        if method == 0 {
-            return Err(FormatError::NoMethod);
-        }
         // Each line needs an address if the log has addresses.
-        mapping.required =
-            [time, address, method, target].into_iter().filter(|it| *it != 0).collect();
+        let required = [
+            bits(&[Field::Time, Field::End]),
+            bits(&[Field::Address]),
+            bits(&[Field::Request, Field::Method]),
+            bits(&[Field::Request, Field::Target]),
+        ];
+        mapping.required = required.into_iter().filter(|bits| *bits != 0).collect();
         Ok(mapping)
     }
 

@@ -13,7 +13,7 @@ use tollgate_core::{Micros, Timestamp};
 use super::input::{Blocks, Input, ReadError};
 use super::lines::LineReader;
 use super::pending::PendingRecords;
-use super::record::{Batch, Entry, Odd, Reason, Record};
+use super::record::{Batch, Line, Odd, Reason, Record};
 use super::{FileFormat, Format, Options, Progress, Shape, Syntax, Unreadable, Zone};
 
 /// The records from several logs in chronological order.
@@ -22,7 +22,7 @@ pub struct Records {
     /// The time of the last record. Times never go backwards.
     reached: Timestamp,
     /// The last record, which remains in memory until the next call.
-    last: Option<Entry>,
+    last: Option<Line>,
     late: u64,
     unreadable: u64,
     lines: u64,
@@ -79,16 +79,16 @@ impl Records {
             }
         }
         let next = earliest.and_then(|(_, it)| Some((it, self.files[it].pending.pop()?)));
-        let Some((number, entry)) = next else {
+        let Some((number, line)) = next else {
             return match self.files.first() {
                 Some(file) if self.lines == 0 => Err(ReadError::Empty { name: file.name.clone() }),
                 _ => self.check_names().map(|()| None),
             };
         };
-        self.late += u64::from(entry.at < self.reached);
-        self.reached = self.reached.max(entry.at);
+        self.late += u64::from(line.at < self.reached);
+        self.reached = self.reached.max(line.at);
         self.lines += 1;
-        let record = self.last.insert(entry).record(&self.files[number].name);
+        let record = self.last.insert(line).record(&self.files[number].name);
         Ok(Some(Record { at: self.reached, ..record }))
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tollgate_core::{Micros, Timestamp};
 
-use super::record::{Batch, Entry, Odd, Reason};
+use super::record::{Batch, Line, Odd, Reason};
 
 /// Adjacent lines differ by less, unless the server was idle.
 const FAR: Micros = Micros::new(3_600_000_000);
@@ -17,14 +17,14 @@ const MANY: usize = 16;
 /// A file's records that wait for their turn.
 #[derive(Default)]
 pub(super) struct PendingRecords {
-    in_order: VecDeque<Entry>,
+    in_order: VecDeque<Line>,
     /// By time, and then by position in the file.
-    others: BTreeMap<(Timestamp, u64), Entry>,
+    others: BTreeMap<(Timestamp, u64), Line>,
     pub(super) latest: Timestamp,
     /// The latest time at which a response was complete.
     written: Timestamp,
     /// The lines after a time jump.
-    undecided: Vec<Entry>,
+    undecided: Vec<Line>,
 }
 
 /// The first line that is far behind earlier lines, and how far.
@@ -45,28 +45,28 @@ impl PendingRecords {
         not_after: Timestamp,
     ) -> Result<Vec<Odd>, Backwards> {
         let mut odd = Vec::new();
-        for entry in Entry::all(batch) {
-            if entry.written() > not_after {
-                odd.push((entry.line(), Reason::Future));
+        for line in Line::all(batch) {
+            if line.written() > not_after {
+                odd.push((line.number(), Reason::Future));
             } else {
-                self.place(entry, &mut odd)?;
+                self.place(line, &mut odd)?;
             }
         }
         Ok(odd)
     }
 
-    fn place(&mut self, entry: Entry, odd: &mut Vec<Odd>) -> Result<(), Backwards> {
-        let written = entry.written();
-        let Some(latest) = self.undecided.iter().map(Entry::written).max() else {
+    fn place(&mut self, line: Line, odd: &mut Vec<Odd>) -> Result<(), Backwards> {
+        let written = line.written();
+        let Some(latest) = self.undecided.iter().map(Line::written).max() else {
             let jump = written.since(self.written).max(self.written.since(written));
             if jump > FAR {
-                self.undecided.push(entry);
+                self.undecided.push(line);
             } else {
-                self.hold(entry);
+                self.hold(line);
             }
             return Ok(());
         };
-        self.undecided.push(entry);
+        self.undecided.push(line);
         // The wrong time may also be in the last line.
         let is_alone = written.since(latest) > FAR;
         let enough = if is_alone { 4 * MANY } else { MANY };
@@ -96,52 +96,52 @@ impl PendingRecords {
             && (all.len() >= MANY || is_start)
         {
             let mut latest = self.written;
-            for entry in &all {
-                let back = latest.since(entry.written());
+            for line in &all {
+                let back = latest.since(line.written());
                 if back > FAR {
-                    return Err((entry.line(), back));
+                    return Err((line.number(), back));
                 }
-                latest = latest.max(entry.written());
+                latest = latest.max(line.written());
             }
         }
-        for (index, entry) in all.iter().enumerate() {
+        for (index, line) in all.iter().enumerate() {
             if chosen[index] {
-                self.hold(entry.clone());
+                self.hold(line.clone());
                 continue;
             }
             let mut later = all.iter().zip(&chosen).skip(index);
             let next = later.find(|(_, is_chosen)| **is_chosen).map(|(next, _)| next.written());
-            let ahead = next.map_or(Micros::ZERO, |next| entry.written().since(next));
+            let ahead = next.map_or(Micros::ZERO, |next| line.written().since(next));
             let reason = if ahead > FAR {
                 Reason::Ahead(ahead.as_secs_ceil())
             } else {
-                Reason::Behind(self.written.since(entry.written()).as_secs_ceil())
+                Reason::Behind(self.written.since(line.written()).as_secs_ceil())
             };
-            odd.push((entry.line(), reason));
+            odd.push((line.number(), reason));
         }
         Ok(())
     }
 
-    fn hold(&mut self, entry: Entry) {
-        self.latest = self.latest.max(entry.at);
-        self.written = self.written.max(entry.written());
-        if self.in_order.back().is_none_or(|last| last.at <= entry.at) {
-            self.in_order.push_back(entry);
+    fn hold(&mut self, line: Line) {
+        self.latest = self.latest.max(line.at);
+        self.written = self.written.max(line.written());
+        if self.in_order.back().is_none_or(|last| last.at <= line.at) {
+            self.in_order.push_back(line);
         } else {
-            self.others.insert((entry.at, entry.line()), entry);
+            self.others.insert((line.at, line.number()), line);
         }
     }
 
     /// The time of the earliest line.
     pub(super) fn peek(&self) -> Option<Timestamp> {
         let other = self.others.first_key_value().map(|((at, _), _)| *at);
-        self.in_order.front().map(|entry| entry.at).into_iter().chain(other).min()
+        self.in_order.front().map(|line| line.at).into_iter().chain(other).min()
     }
 
     /// Removes the earliest line.
-    pub(super) fn pop(&mut self) -> Option<Entry> {
+    pub(super) fn pop(&mut self) -> Option<Line> {
         match (self.in_order.front(), self.others.first_entry()) {
-            (Some(first), Some(other)) if (first.at, first.line()) > *other.key() => {
+            (Some(first), Some(other)) if (first.at, first.number()) > *other.key() => {
                 Some(other.remove())
             }
             (None, Some(other)) => Some(other.remove()),
@@ -152,11 +152,11 @@ impl PendingRecords {
 
 /// Marks the longest chain of lines after `written` in which no line is far behind the previous
 /// line. Among chains with equal length, the chain with the latest end wins.
-fn chain(lines: &[Entry], written: Timestamp) -> Vec<bool> {
+fn chain(lines: &[Line], written: Timestamp) -> Vec<bool> {
     // For each line, the length of the longest chain up to that line, and the previous line.
     let mut ends: Vec<(usize, Option<usize>)> = Vec::with_capacity(lines.len());
-    for entry in lines {
-        let follows = |before: Timestamp| before.since(entry.written()) <= FAR;
+    for line in lines {
+        let follows = |before: Timestamp| before.since(line.written()) <= FAR;
         let before = (0..ends.len()).filter(|it| ends[*it].0 > 0 && follows(lines[*it].written()));
         let before = before.max_by_key(|it| ends[*it].0);
         let length = before.map_or(0, |it| ends[it].0) + 1;

@@ -229,11 +229,8 @@ impl<'a> Reading<'a> {
                 (Escapes::Backslash, [b'\\', b't', ..]) => (b'\t', 2),
                 (Escapes::Backslash, [b'\\', b'r', ..]) => (b'\r', 2),
                 (Escapes::Backslash, [b'\\', byte @ (b'"' | b'\\'), ..]) => (*byte, 2),
-                (Escapes::Hash, [b'#', high, low, ..]) => {
-                    hex(*high, *low).map_or((b'#', 1), |byte| (byte, 3))
-                }
-                (Escapes::Percent, [b'%', high, low, ..]) => {
-                    hex(*high, *low).map_or((b'%', 1), |byte| (byte, 3))
+                (Escapes::Hash | Escapes::Percent, [first, high, low, ..]) if *first == mark => {
+                    hex(*high, *low).map_or((mark, 1), |byte| (byte, 3))
                 }
                 (Escapes::Plus, [b'+', ..]) if is_target => {
                     self.text.extend_from_slice(b"%2");

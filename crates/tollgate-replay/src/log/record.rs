@@ -165,13 +165,13 @@ pub(super) type Odd = (u64, Reason);
 
 /// A record in its batch, which remains in memory as long as a record does.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct Line {
     pub(super) at: Timestamp,
     index: usize,
     batch: Arc<Batch>,
 }
 
-impl Entry {
+impl Line {
     pub(super) fn all(batch: Batch) -> impl Iterator<Item = Self> {
         let batch = Arc::new(batch);
         (0..batch.records.len()).map(move |index| Self {
@@ -185,7 +185,7 @@ impl Entry {
         &self.batch.records[self.index]
     }
 
-    pub(super) fn line(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.fields().line
     }
 

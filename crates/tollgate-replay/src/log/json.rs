@@ -158,7 +158,7 @@ fn find<'a>(object: &'a str, paths: &Paths<'_>, values: &mut Values<'a>) -> serd
     objects.iter().try_for_each(|(object, inside)| find(object, inside, values))
 }
 
-/// Passes each member of an object to a function.
+/// Passes each member to a function.
 struct Members<F>(F);
 
 /// A member's name, which borrows from its line unless it has escapes.
@@ -180,7 +180,7 @@ impl<'de, F: FnMut(Cow<'de, str>, &'de RawValue)> Visitor<'de> for Members<F> {
     }
 }
 
-/// The text of a string or number. A list, such as a header's values, counts as its first value.
+/// A string's text, or a number. A list, such as a header's values, counts as its first value.
 fn text(value: &RawValue) -> serde_json::Result<Option<Cow<'_, str>>> {
     let text = value.get();
     Ok(match text.as_bytes()[0] {

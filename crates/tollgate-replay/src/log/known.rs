@@ -13,7 +13,7 @@ pub(super) struct Known {
     /// Its name in messages, such as "cannot be read as a W3C log".
     title: &'static str,
     escapes: Escapes,
-    /// The description of its lines. Servers append various fields to their text formats.
+    /// Describes its lines. Servers append various fields to their text formats.
     lines: &'static str,
 }
 

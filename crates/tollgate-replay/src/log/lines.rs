@@ -71,7 +71,7 @@ impl LineReader {
         FileFormat { file: file.into(), format: self.shape.title, fields, zone }
     }
 
-    /// Reads all lines of a text. `first` is the number of the first line.
+    /// Reads all lines in a text. `first` is the number of the first line.
     pub(super) fn read(&mut self, text: Vec<u8>, first: u64) -> Batch {
         let end = text.len();
         let mut batch = Batch { text, ..Batch::default() };

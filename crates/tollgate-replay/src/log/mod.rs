@@ -112,13 +112,13 @@ impl Shape {
     }
 }
 
-/// The start of a description of JSON lines.
+/// Starts a description of JSON lines.
 const JSON: &str = "json:";
 
 /// Parses `auto`, a known format's name, or a description of the lines:
 ///
 /// * an nginx `log_format` such as `$remote_addr [$time_local] "$request" $status`
-/// * a `#Fields:` line with the columns of a W3C log that does not name them
+/// * a `#Fields:` line for a W3C log without column names
 /// * JSON with these field names: `json:time=ts,address=client.ip,method=verb,target=url`. The fields
 ///   are `time` (when the request arrived) or `end` (when it was complete), `address`, `method`,
 ///   `target` or `request`, `host`, `status`, `bytes`, `user`, `tier`, `header.<name>`, and the

@@ -271,7 +271,7 @@ impl Stream {
     }
 }
 
-/// Sends the file's batches, until nothing receives them.
+/// Sends the file's batches until the receiver is dropped.
 fn read_all(
     input: Input,
     format: &Format,

@@ -160,7 +160,7 @@ pub(super) struct Batch {
     pub(super) lines: u64,
 }
 
-/// The number of a line that is skipped, and the reason.
+/// A skipped line's number, and the reason.
 pub(super) type Odd = (u64, Reason);
 
 /// A record in its batch, which remains in memory as long as a record does.

@@ -57,6 +57,30 @@ pub struct Denial<'a> {
     retry_after_secs: Option<u64>,
 }
 
+/// Marks a response in this process that a layer made itself, in the response's extensions.
+///
+/// Around a client, it distinguishes the layer's own 429 or 503 from the service's, which has no
+/// such extension because extensions are not sent.
+///
+/// ```
+/// use http::Response;
+/// use tollgate::denial::OwnDenial;
+///
+/// fn was_sent<B>(response: &Response<B>) -> bool {
+///     response.extensions().get::<OwnDenial>().is_none()
+/// }
+/// # assert!(was_sent(&Response::new(())));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnDenial(Reason);
+
+impl OwnDenial {
+    /// Returns why the layer denied the request.
+    pub const fn reason(self) -> Reason {
+        self.0
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QuotaMembers {
     limit: u64,
@@ -69,7 +93,7 @@ struct QuotaMembers {
 }
 
 impl<'a> Denial<'a> {
-    /// Makes the denial for a verdict. `policies` contains its enforced policies, and `seed`, derived
+    /// Makes the denial for a verdict. `policies` are its enforced policies, and `seed`, derived
     /// from the keys, determines the `Retry-After` jitter.
     pub(crate) fn of_verdict(
         decided_at: Timestamp,

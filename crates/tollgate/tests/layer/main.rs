@@ -11,6 +11,7 @@ mod conformance;
 mod events;
 mod extract;
 mod fit;
+mod fleet;
 mod grpc;
 mod in_flight;
 mod keys;

@@ -40,7 +40,8 @@ fn main() {
         let tight = Policy::new("tight", Quota::new(1, Duration::from_secs(3_600)), algorithm);
         let tight = tight.expect("builds");
         // Each request gets a place behind the one before it.
-        let queue = Policy::new("queue", Quota::new(1_000, Duration::from_secs(60)), algorithm);
+        let queue = format!("queue {name}");
+        let queue = Policy::new(queue, Quota::new(1_000, Duration::from_secs(60)), algorithm);
         let queue = queue.and_then(|it| it.with_queue(Duration::from_secs(3_600))).expect("builds");
         let other =
             Policy::fixed_window_counter("other", Quota::per_minute(1_000_000)).expect("builds");

@@ -57,6 +57,35 @@ pub struct Denial<'a> {
     retry_after_secs: Option<u64>,
 }
 
+/// Marks a response that a layer made itself, in the response's extensions.
+///
+/// Around a client, it distinguishes the layer's own 429 or 503 from the service's. Only layers
+/// with [`mark_denials`](crate::layer::RateLimitLayerBuilder::mark_denials) and those from
+/// [`for_client`](crate::RateLimitLayer::for_client) set it.
+///
+/// ```
+/// use http::Response;
+/// use tollgate::denial::OwnDenial;
+///
+/// fn was_sent<B>(response: &Response<B>) -> bool {
+///     response.extensions().get::<OwnDenial>().is_none()
+/// }
+/// # assert!(was_sent(&Response::new(())));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnDenial(Reason);
+
+impl OwnDenial {
+    pub(crate) const fn of(reason: Reason) -> Self {
+        Self(reason)
+    }
+
+    /// Returns why the layer denied the request.
+    pub const fn reason(self) -> Reason {
+        self.0
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QuotaMembers {
     limit: u64,

@@ -3,7 +3,7 @@
 /// The documentation's front page lists all of these names, so they must be few. Modules contain
 /// the rest, grouped by theme.
 #[test]
-fn crate_root_has_at_most_22_names() {
+fn crate_root_has_at_most_23_names() {
     let source = include_str!("../../src/lib.rs");
     let mut names = Vec::new();
     for item in source.split(';').filter_map(|item| item.split_once("\npub ").map(|it| it.1)) {
@@ -17,5 +17,5 @@ fn crate_root_has_at_most_22_names() {
         }
     }
     assert!(names.contains(&"Limit") && names.contains(&"StoreExt") && names.contains(&"tier"));
-    assert!(names.len() <= 22, "{}: {names:?}", names.len());
+    assert!(names.len() <= 23, "{}: {names:?}", names.len());
 }

@@ -3,7 +3,7 @@
 -- the script fails. If the server has no memory, requests that changed a key get the row UNMADE.
 
 local steps = {
-  [DECIDE] = decide, [DECIDE_QUEUED] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [RENEW] = renew,
+  [DECIDE] = decide, [DECIDE_QUEUED] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [RENEW] = renew, [BLOCK] = block,
   [LEASE] = lease_block,
 }
 

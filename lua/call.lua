@@ -7,7 +7,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local format = string.format
 
 -- Kinds of requests.
-local DECIDE, GIVE_BACK, OWE, RESET, RENEW, DECIDE_QUEUED, LEASE = 1, 2, 3, 4, 5, 6, 16
+local DECIDE, GIVE_BACK, OWE, RESET, RENEW, DECIDE_QUEUED, BLOCK, LEASE = 1, 2, 3, 4, 5, 6, 7, 16
 -- Flags for a charge: it enforces its policy, or it is a dry run.
 local ENFORCED, DRY = 1, 2
 -- A key expires in the second that starts this many seconds after the second in which its state

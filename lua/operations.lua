@@ -60,6 +60,10 @@ do
     elseif op.kind == RESET then
       op.key, from = struct.unpack('>I2', requests, from)
       op.entry = entries[op.key]
+    elseif op.kind == BLOCK then
+      local form
+      op.key, form, op.length, op.known_at, from = struct.unpack('>I2I2I7I7', requests, from)
+      op.entry, op.rule = named(op.key, form)
     elseif op.kind == LEASE then
       local form, count
       op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', requests, from)

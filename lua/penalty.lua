@@ -16,7 +16,7 @@ local ENTRY = 7
 local MAX_LEVEL = 63
 
 -- How long a block lasts after `level` earlier blocks.
-local function block(rule, level)
+local function block_length(rule, level)
   local length = rule.block
   for _ = 1, level do
     if rule.factor == 1 or length >= rule.max_block then break end
@@ -79,10 +79,27 @@ local function owe(rule, state, units, now)
   for _ = 1, units do strikes[#strikes + 1] = seen end
   if #strikes >= rule.limit then
     state.strikes = {}
-    state.blocked_until = add(seen, block(rule, state.level))
+    state.blocked_until = add(seen, block_length(rule, state.level))
     state.level = min(state.level + 1, MAX_LEVEL)
   end
   return units
+end
+
+local function is_fresh(rule, state, now)
+  local _, _, head, level = refresh(rule, state, now)
+  return head == #state.strikes and level == 0
+end
+
+-- The next block by strikes is no longer for it. A running block never becomes shorter.
+local function block(rule, state, length, known_at, now)
+  local is_old_news = state.last_seen >= known_at and not is_fresh(rule, state, now)
+  local settled = settle_down(refresh(rule, state, now))
+  local blocked_until =
+    max(add(settled.last_seen, min(length, rule.max_block)), settled.blocked_until)
+  if is_old_news or blocked_until <= now then return nil end
+  state.strikes, state.blocked_until = {}, blocked_until
+  state.level, state.last_seen = max(settled.level, 1), settled.last_seen
+  return since(blocked_until, now)
 end
 
 -- Strikes are not quota units.
@@ -102,11 +119,6 @@ end
 -- The strikes, the block and its level are retained.
 local function convert(_, from, state)
   return settle_down(refresh(from, state, state.last_seen))
-end
-
-local function is_fresh(rule, state, now)
-  local _, _, head, level = refresh(rule, state, now)
-  return head == #state.strikes and level == 0
 end
 
 -- The instant at which the state will be fresh.

@@ -5,7 +5,7 @@
 -- Kinds of rows: the first byte of each row.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
-local RENEWED, UNMADE, LEASED = '\9', '\10', '\16'
+local RENEWED, UNMADE, BLOCKED, LEASED = '\9', '\10', '\11', '\16'
 -- Kinds of faults.
 local WRONG_TYPE, UNREADABLE, ELSEWHERE = 1, 2, 3
 

@@ -1,5 +1,5 @@
 -- Corrections of earlier charges. `settle` refunds units or charges more, `renew` restarts a
--- concurrency permit, and `reset` forgets a key. A settled receipt has its own key, so a repeated
+-- concurrency permit, `reset` forgets a key, and `block` blocks it. A settled receipt has its own key, so a repeated
 -- correction changes no state. Units are only refunded while the state still contains their charge.
 
 -- Whether a version can tell apart a charge. It cannot if the charge was made before the version,
@@ -76,6 +76,26 @@ local function renew(op)
   keep(entry, rule, state)
   if is_known then rule.algorithm.give_back(rule, state, op, op.cost, now) end
   return RENEWED .. struct.pack('>I7', rule.algorithm.renew(rule, state, op.cost, now))
+end
+
+-- Blocks a key under all versions of a penalty, unless that is old news.
+local function block(op)
+  local entry, rule = op.entry, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  local state, copy = state_under(rule, entry), {}
+  for field, value in pairs(state) do copy[field] = value end
+  if not rule.algorithm.block(rule, copy, op.length, op.known_at, now) then
+    return BLOCKED .. struct.pack('>I7', 0)
+  end
+  keep(entry, rule, state)
+  local length = rule.algorithm.block(rule, state, op.length, op.known_at, now)
+  for _, version in ipairs(entry.versions) do
+    local other = version.rule
+    if other ~= rule and counts_with(other, rule) then
+      other.algorithm.block(other, version.state, op.length, op.known_at, now)
+    end
+  end
+  return BLOCKED .. struct.pack('>I7', length)
 end
 
 -- Resets a key except its open blocks, because a replica may still spend them.

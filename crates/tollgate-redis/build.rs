@@ -24,9 +24,9 @@ const LAZY: [&str; 10] = [
     "penalty",
 ];
 
-/// The functions that an algorithm exports, in the order of `Rule`. `last_instant` is optional, and
+/// The functions that an algorithm exports, in the order of `Rule`. `block` and `last_instant` are optional, and
 /// `sliding_window_log` writes its own table because it exports more.
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "fresh",
     "refresh",
     "assess",
@@ -39,6 +39,7 @@ const VERBS: [&str; 16] = [
     "resume",
     "convert",
     "is_fresh",
+    "block",
     "last_instant",
     "fresh_at",
     "encode",

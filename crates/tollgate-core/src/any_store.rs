@@ -5,7 +5,10 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::num::NonZeroU32;
 
-use crate::{BoxFuture, Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, Verdict};
+use crate::{
+    BoxFuture, Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement, Store,
+    Verdict,
+};
 
 /// A store with its type chosen at run time, for example memory for a single process or Redis for
 /// several processes. A decision that is not ready costs one allocation for its future.
@@ -30,6 +33,12 @@ trait Erased: Send + Sync {
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>>;
     fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>>;
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>>;
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>>;
     fn name(&self) -> &'static str;
     fn has_local_fallback(&self) -> bool;
     fn replicas(&self) -> Option<NonZeroU32>;
@@ -57,6 +66,15 @@ impl<S: Store> Erased for S {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         Store::reset(self, policy, key)
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        Store::block(self, policy, key, block)
     }
 
     fn name(&self) -> &'static str {
@@ -89,6 +107,15 @@ impl Store for AnyStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.0.reset(policy, key)
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        self.0.block(policy, key, block)
     }
 
     fn name(&self) -> &'static str {

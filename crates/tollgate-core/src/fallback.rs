@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::policy::check_share;
 use crate::{
-    BoxFuture, Charge, Cost, Decision, Key, OnStoreError, OwnedCharge, Policy, PolicyError,
-    Receipt, Reply, Settlement, Source, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, Micros, OnStoreError, OwnedCharge, PenaltyBlock,
+    Policy, PolicyError, Receipt, Reply, Settlement, Source, Store, StoreError, Verdict,
 };
 
 /// A primary store, and a local store that decides while the primary store cannot. Created with
@@ -196,6 +196,33 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     /// only during an outage.
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.store.reset(policy, key)
+    }
+
+    /// While the primary store fails, the key is blocked in the local store.
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        let (local, policy_key) = (self.local.clone(), (policy.clone(), key.clone()));
+        let call_local = move |error: StoreError| {
+            let (policy, key) = policy_key;
+            if error.is_outage() && policy.may_fall_back() {
+                return local.block(&policy, &key, block);
+            }
+            Reply::ready(Err(error))
+        };
+        match self.store.block(policy, key, block).now() {
+            Ok(Ok(blocked)) => Reply::ready(Ok(blocked)),
+            Ok(Err(error)) => call_local(error),
+            Err(pending) => Reply::pending(Box::pin(async move {
+                match pending.await {
+                    Ok(blocked) => Ok(blocked),
+                    Err(error) => call_local(error).await,
+                }
+            })),
+        }
     }
 
     fn name(&self) -> &'static str {

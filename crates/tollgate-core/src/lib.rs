@@ -84,5 +84,5 @@ pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
 pub use reply::{NeverPending, Reply};
 pub use store::{BoxFuture, OnStoreError, Store, StoreError, StoreExt};
-pub use strikes::Strikes;
+pub use strikes::{PenaltyBlock, Strikes};
 pub use time::{Micros, Timestamp};

@@ -11,7 +11,7 @@ use core::pin::Pin;
 
 #[cfg(feature = "std")]
 use crate::Fallback;
-use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Verdict};
+use crate::{Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement, Verdict};
 
 /// Stores the state of every key and decides requests.
 ///
@@ -118,6 +118,20 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Resetting a key does not change an overflow entry that several keys share.
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>>;
 
+    /// Blocks a key under a [penalty](Policy::penalty) in one step, without strikes: because a server
+    /// asked for a pause, or an operator for an hour without this client.
+    ///
+    /// Returns how long the key is blocked then, which may be longer than asked for if it was blocked
+    /// before. Returns `None` if the [block](PenaltyBlock) is old news. Keys that share an overflow entry
+    /// are not blocked, for the same reason as they get no strikes. [`reset`](Store::reset) ends a
+    /// block. It is an error to block a key under any other policy.
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>>;
+
     /// The kind of store, such as `memory`, which is used as a metrics label. A wrapper returns its
     /// inner store's name.
     fn name(&self) -> &'static str {
@@ -141,7 +155,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     }
 }
 
-/// The future inside a pending correction: a settlement, a renewal or a reset.
+/// The future inside a pending correction: a settlement, a renewal, a reset or a block.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 /// Convenience methods for every [`Store`].
@@ -223,6 +237,13 @@ impl StoreError {
         let name = policy.name().escape_default();
         let reason =
             format!("policy `{name}` is not a concurrency limit, so there is nothing to renew");
+        Self::invalid(store, reason)
+    }
+
+    /// Creates an error for blocking a key under a policy that is not a penalty.
+    pub fn not_blockable(store: &'static str, policy: &Policy) -> Self {
+        let name = policy.name().escape_default();
+        let reason = format!("policy `{name}` is not a penalty, so it cannot block a key");
         Self::invalid(store, reason)
     }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::algorithm::penalty::Terms;
-use crate::{Micros, Quota};
+use crate::{Micros, Quota, Timestamp};
 
 /// How many strikes within which time lead to a block, and how long blocks last.
 ///
@@ -77,5 +77,30 @@ impl Strikes {
 
     pub(crate) const fn terms(&self) -> Terms {
         self.terms
+    }
+}
+
+/// A block that no strikes cause, see [`Store::block`](crate::Store::block).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct PenaltyBlock {
+    /// How long the key is blocked from now on. At most the penalty's longest block.
+    pub length: Micros,
+    /// When the caller last knew the key, by the store's clock. If the key was blocked or got a
+    /// strike since, the block is old news, and changes nothing.
+    pub known_at: Timestamp,
+}
+
+impl PenaltyBlock {
+    /// Blocks a key, whatever happened to it.
+    pub fn of(length: Duration) -> Self {
+        Self { length: length.into(), known_at: Timestamp::MAX }
+    }
+
+    /// Ignores the block if the key was blocked since this instant. For answers about a request that
+    /// left at this instant, which may arrive late or out of order.
+    pub const fn as_known_at(mut self, known_at: Timestamp) -> Self {
+        self.known_at = known_at;
+        self
     }
 }

@@ -1,6 +1,6 @@
 //! A limit that applies to a request.
 
-use tollgate_core::{Cost, Decision, Key};
+use tollgate_core::{Cost, Decision, Key, Micros};
 
 /// The number of a client's tier. The default means no tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub struct AppliedLimit {
     pub key: Key,
     /// The units to charge.
     pub cost: Cost,
+    /// The longest time in the store's queue, if it is shorter than the policy's.
+    pub patience: Micros,
     /// Undecided until the store replies.
     pub decision: Decision,
 }
@@ -63,6 +65,6 @@ impl AppliedLimit {
     #[inline]
     pub fn new(limit: u8, kind: SubjectKind, key: Key, cost: Cost) -> Self {
         let (tier, decision) = (TierIndex::default(), Decision::undecided(0));
-        Self { limit, tier, kind, key, cost, decision }
+        Self { limit, tier, kind, key, cost, patience: Micros::MAX, decision }
     }
 }

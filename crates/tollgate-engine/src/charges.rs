@@ -84,8 +84,22 @@ impl Charges {
         if verdict.is_admitted() {
             Conclusion::Pass(self.delay(limits))
         } else {
-            Conclusion::Reject(Rejection::Denied)
+            Conclusion::Reject(self.rejection(limits))
         }
+    }
+
+    /// Why the store denied the request: its place in the store's queue would be too late, or another
+    /// limit denies it for good.
+    #[cold]
+    fn rejection(&self, limits: &Limits) -> Rejection {
+        let denying = || {
+            let enforced = self.list.iter().filter(|it| limits.of(it).mode.enforces());
+            enforced.filter(|applied| applied.decision.denies())
+        };
+        let is_late = |applied: &AppliedLimit| {
+            limits.charge(applied).queue.is_some() && applied.decision.retry_after().is_some()
+        };
+        if denying().all(is_late) { Rejection::TooLate } else { Rejection::Denied }
     }
 
     #[cold]

@@ -39,8 +39,8 @@ impl Forecast {
         let reply = Verdict::new(!is_denied, dry.decided_at(), decisions);
         let queue = Queue::new();
         let arrival = limits.may_wait().then(|| queue.arrive(0));
-        let (mut request, _) = Request::start(limits, charges, arrival);
-        match request.on_reply(limits, Ok(reply), dry.decided_at()) {
+        let (mut request, asking) = Request::start(limits, charges, arrival);
+        match request.on_reply(asking, limits, Ok(reply), dry.decided_at()) {
             Step::Done(Conclusion::Pass(delay)) => Self::Pass(delay),
             Step::Done(Conclusion::FailOpen(_)) => Self::Pass(Micros::ZERO),
             Step::Done(Conclusion::Reject(_)) => Self::Reject,

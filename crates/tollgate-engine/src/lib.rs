@@ -15,10 +15,11 @@
 //! let store = MemoryStore::new();
 //! let decide = || {
 //!     let charges = Charges::of_each(&limits, &Key::from("ann"), Cost::ONE);
-//!     let (mut request, mut step) = Request::start(&limits, charges, None);
-//!     while let Step::Ask(question) = step {
-//!         let reply = store.decide(&question.charges(&limits, request.charges()));
-//!         step = request.on_reply(&limits, reply.into_inner(), Timestamp::EPOCH);
+//!     let (mut request, asking) = Request::start(&limits, charges, None);
+//!     let mut step = Step::Ask(asking);
+//!     while let Step::Ask(asking) = step {
+//!         let reply = store.decide(&asking.question.charges(&limits, request.charges()));
+//!         step = request.on_reply(asking, &limits, reply.into_inner(), Timestamp::EPOCH);
 //!     }
 //!     step
 //! };
@@ -47,5 +48,5 @@ pub use self::limit::{Corrects, Limit, Limits, Mode};
 pub use self::methods::{MethodCosts, Methods};
 pub use self::paths::{PathPattern, PathPatternError};
 pub use self::queue::{Arrival, Queue};
-pub use self::request::Request;
+pub use self::request::{Asking, Request, Sleeping};
 pub use self::step::{Conclusion, Question, Rejection, Step};

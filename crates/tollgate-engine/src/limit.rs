@@ -168,7 +168,7 @@ impl Limits {
         self.may_wait
     }
 
-    /// Returns the number of the limit whose leaky bucket delays requests that it allows.
+    /// Returns the number of the first limit that delays requests which it allows.
     #[inline]
     pub const fn delaying(&self) -> Option<usize> {
         self.delaying
@@ -186,7 +186,12 @@ impl Limits {
         let limit = self.of(applied);
         let policy = limit.policy_in(applied.tier);
         let charge = Charge::new(policy, &applied.key, applied.cost);
-        Charge { enforce: limit.mode.enforces(), ..charge.leaving(limit.headroom(policy)) }
+        Charge {
+            enforce: limit.mode.enforces(),
+            queue: charge.queue.map(|max_time| max_time.min(applied.patience)),
+            headroom: limit.headroom(policy),
+            ..charge
+        }
     }
 
     /// Returns the charges to the store.

@@ -1,7 +1,6 @@
 //! A request between its arrival and its answer: when it asks the store, how long it waits, and
 //! when it gives up.
 
-use std::mem;
 use std::task::Waker;
 
 use smallvec::SmallVec;
@@ -19,37 +18,50 @@ use crate::step::{Conclusion, Question, Rejection, Step};
 
 /// A request that the store decides, perhaps after a wait.
 ///
-/// Each method returns the next [`Step`]. Times are on any clock, but always the same one. If the
-/// request is dropped, it leaves the queue; [`refunds`](Self::refunds) says what to refund.
+/// Each method returns the next [`Step`]. Times are on any clock, but always the same one. If a
+/// request's step is dropped, the request leaves the queue; [`Asking::refunds`] says what to refund.
 #[derive(Debug)]
 pub struct Request {
     charges: Charges,
     /// The longest wait, in addition to the bounds of its limits.
     patience: Micros,
     has_queued: bool,
-    state: State,
+}
+
+/// A question to the store. [`Request::on_reply`] takes it with the reply, so each question has one
+/// reply.
+#[derive(Debug)]
+pub struct Asking {
+    /// How to present the charges to the store.
+    pub question: Question,
+    asked: Asked,
+}
+
+/// A sleep in the queue. [`Request::on_wake`] takes it, so only a sleeping request wakes.
+#[derive(Debug)]
+pub struct Sleeping {
+    /// When the request continues at the latest.
+    pub until: Timestamp,
+    queued: Box<Queued>,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Asked the store to charge. A request that may wait has its arrival.
-    Asked(Option<Arrival>),
-    /// Asked for the decisions, because earlier requests wait for its keys.
-    Entered(Box<Place>),
-    /// Sleeps in the queue.
-    Sleeping(Box<Place>),
-    /// Called the store to charge. No earlier request waits for its keys.
-    Retried(Box<Place>),
-    /// Asked for the numbers of its rejection.
+enum Asked {
+    /// To charge. A request that may wait has its arrival.
+    First(Option<Arrival>),
+    /// For the decisions, because earlier requests wait for its keys.
+    Entered(Box<Queued>),
+    /// To charge. No earlier request waits for its keys.
+    Retried(Box<Queued>),
+    /// For the numbers of its rejection.
     Leaving(Leaving),
-    /// Called the store to charge for the last time.
+    /// To charge for the last time.
     Last,
-    Over,
 }
 
-/// A request's place in the queue.
+/// A request in the queue.
 #[derive(Debug)]
-struct Place {
+struct Queued {
     ticket: Ticket,
     /// When the request gives up.
     until: Timestamp,
@@ -61,7 +73,6 @@ struct Leaving {
     /// The keys that it waited for, or would have to wait for.
     keys: KeySet,
     is_full: bool,
-    question: Question,
 }
 
 /// When each denied charge may be allowed. There is one entry per charge.
@@ -80,7 +91,7 @@ impl RetryTimes {
 
 impl Request {
     /// Starts to decide a request. It waits only if it has an arrival.
-    pub fn start(limits: &Limits, charges: Charges, arrival: Option<Arrival>) -> (Self, Step) {
+    pub fn start(limits: &Limits, charges: Charges, arrival: Option<Arrival>) -> (Self, Asking) {
         Self::within(limits, charges, arrival, Micros::MAX)
     }
 
@@ -91,113 +102,100 @@ impl Request {
         charges: Charges,
         arrival: Option<Arrival>,
         patience: Micros,
-    ) -> (Self, Step) {
-        let state = State::Asked(arrival);
-        let mut request = Self { charges, patience, has_queued: false, state };
-        let step = request.enter(limits).unwrap_or(Step::Ask(Question::Charge));
-        (request, step)
+    ) -> (Self, Asking) {
+        let mut request = Self { charges, patience, has_queued: false };
+        let asking = request.enter(limits, arrival);
+        (request, asking)
     }
 
     /// Enters the queue if earlier requests wait for its keys.
     #[inline]
-    fn enter(&mut self, limits: &Limits) -> Option<Step> {
-        let State::Asked(Some(arrival)) = &self.state else { return None };
+    fn enter(&mut self, limits: &Limits, arrival: Option<Arrival>) -> Asking {
+        let first = |arrival| Asking::new(Question::Charge, Asked::First(arrival));
+        let Some(arrival) = arrival else { return first(None) };
         let may_wait = arrival.others_wait && !self.may_wait(limits).is_empty();
         if !may_wait || limits.never_pass(&self.charges) {
-            return None;
+            return first(Some(arrival));
         }
-        let question = Question::Dry;
-        self.state = match arrival.enter(self.member(limits, arrival), KeySet::default()) {
-            Ok(None) => return None,
+        let asked = match arrival.enter(self.member(limits, &arrival), KeySet::default()) {
+            Ok(None) => return first(Some(arrival)),
             Ok(Some(ticket)) => {
                 let (until, denied) = (Timestamp::EPOCH, RetryTimes::default());
-                State::Entered(Box::new(Place { ticket, until, denied }))
+                Asked::Entered(Box::new(Queued { ticket, until, denied }))
             }
-            Err(keys) => State::Leaving(Leaving { keys, is_full: true, question }),
+            Err(keys) => Asked::Leaving(Leaving { keys, is_full: true }),
         };
         self.has_queued = true;
-        Some(Step::Ask(question))
+        Asking::new(Question::Dry, asked)
     }
 
-    /// Continues with the store's reply to the last question.
-    ///
-    /// # Panics
-    /// The last step was not [`Step::Ask`].
+    /// Continues with the store's reply to its question.
     pub fn on_reply(
         &mut self,
+        asking: Asking,
         limits: &Limits,
         reply: Result<Verdict, StoreError>,
         now: Timestamp,
     ) -> Step {
-        match mem::replace(&mut self.state, State::Over) {
-            State::Asked(None) | State::Last => self.conclude(limits, reply),
-            State::Asked(Some(arrival)) => match reply {
+        let Asking { question, asked } = asking;
+        match asked {
+            Asked::First(None) | Asked::Last => self.conclude(limits, reply),
+            Asked::First(Some(arrival)) => match reply {
                 Ok(verdict) if !verdict.is_admitted() => {
                     self.after_denial(limits, &arrival, &verdict, now)
                 }
                 reply => self.conclude(limits, reply),
             },
-            State::Entered(mut place) => {
-                place.until = now + self.max_wait(limits);
+            Asked::Entered(mut queued) => {
+                queued.until = now + self.max_wait(limits);
                 // Even if the store fails now, it may decide when the request asks again.
                 let verdict =
                     reply.ok().map(|it| Question::Dry.complete(limits, &self.charges, &it));
                 let verdict = verdict.filter(|verdict| !self.exceeds_share(limits, verdict));
-                let Some(verdict) = verdict else { return self.queue(place, now) };
+                let Some(verdict) = verdict else { return self.queue(queued, now) };
                 // A limit that rejects must do so immediately, even while other requests wait. Dry
                 // charges are always admitted, so check the decisions instead of the verdict.
                 match self.denied(limits, &verdict, now, self.max_wait(limits)) {
-                    Ok(denied) => place.denied = denied,
+                    Ok(denied) => queued.denied = denied,
                     Err(rejection) => {
                         let keys = KeySet::default();
                         let verdict = denied_under(keys, &verdict, |_, it| it.reset_after);
                         return self.reject(&verdict, rejection);
                     }
                 }
-                self.join(limits, place, &verdict, now)
+                self.join(limits, queued, &verdict, now)
             }
-            State::Retried(mut place) => match reply {
+            Asked::Retried(mut queued) => match reply {
                 Ok(verdict) if !verdict.is_admitted() => {
-                    match self.denied(limits, &verdict, now, place.until.since(now)) {
+                    match self.denied(limits, &verdict, now, queued.until.since(now)) {
                         Ok(denied) => {
-                            place.denied = denied;
-                            self.queue(place, now)
+                            queued.denied = denied;
+                            self.queue(queued, now)
                         }
                         Err(rejection) => self.reject(&verdict, rejection),
                     }
                 }
                 reply => self.conclude(limits, reply),
             },
-            State::Leaving(leaving) => match reply {
+            Asked::Leaving(leaving) => match reply {
                 Ok(verdict) => {
-                    let peeked = leaving.question.complete(limits, &self.charges, &verdict);
-                    self.leave(limits, leaving, &peeked)
+                    let peeked = question.complete(limits, &self.charges, &verdict);
+                    if question == Question::Dry && self.exceeds_share(limits, &peeked) {
+                        return Step::Ask(Asking::new(Question::Peek, Asked::Leaving(leaving)));
+                    }
+                    self.leave(leaving, &peeked)
                 }
                 reply => self.conclude(limits, reply),
             },
-            state @ (State::Sleeping(_) | State::Over) => unreachable!("a reply in {state:?}"),
         }
     }
 
     /// Continues after a sleep, even if the sleep was shorter than requested.
-    ///
-    /// # Panics
-    /// The last step was not [`Step::Sleep`].
-    pub fn on_wake(&mut self, now: Timestamp) -> Step {
-        match mem::replace(&mut self.state, State::Over) {
-            State::Sleeping(place) => {
-                // This wake is handled now.
-                place.ticket.is_woken(Waker::noop());
-                self.queue(place, now)
-            }
-            state => unreachable!("a wake in {state:?}"),
-        }
-    }
-
-    /// Returns whether a sleeping request must continue now, because no earlier request waits for
-    /// one of its keys any more. Otherwise `waker` is called when this happens.
-    pub fn is_woken(&self, waker: &Waker) -> bool {
-        matches!(&self.state, State::Sleeping(place) if place.ticket.is_woken(waker))
+    pub fn on_wake(&mut self, sleeping: Sleeping, now: Timestamp) -> Step {
+        let Sleeping { queued, .. } = sleeping;
+        // This wake is handled now.
+        queued.ticket.is_woken(Waker::noop());
+        self.queue(queued, now)
     }
 
     /// Returns the charges. They have decisions after the last step.
@@ -209,7 +207,7 @@ impl Request {
     /// Takes the charges of a request that is decided.
     #[inline]
     pub fn take_charges(&mut self) -> Charges {
-        mem::take(&mut self.charges)
+        std::mem::take(&mut self.charges)
     }
 
     /// Returns whether the request waited in the queue, or was rejected because the queue is full.
@@ -221,23 +219,6 @@ impl Request {
     pub fn waits_for(&self, limits: &Limits) -> Option<usize> {
         let number = self.may_wait(limits).iter().next()?;
         Some(usize::from(self.charges[number].limit))
-    }
-
-    /// Returns whether the request has a place in the queue.
-    pub const fn is_queued(&self) -> bool {
-        matches!(self.state, State::Entered(_) | State::Sleeping(_) | State::Retried(_))
-    }
-
-    /// Returns what to refund if the caller leaves before the reply to the last question. `first`
-    /// applies to the first question, which may have had its effect although the caller leaves.
-    pub const fn refunds(&self, first: Refunds) -> Refunds {
-        match self.state {
-            State::Asked(_) => first,
-            State::Retried(_) | State::Last => Refunds::All,
-            State::Entered(_) | State::Sleeping(_) | State::Leaving(_) | State::Over => {
-                Refunds::None
-            }
-        }
     }
 
     /// Queues a request that the store denies, unless the denial is final.
@@ -259,8 +240,8 @@ impl Request {
         match arrival.enter(self.member(limits, arrival), denied.keys_after(None)) {
             Ok(Some(ticket)) => {
                 self.has_queued = true;
-                let place = Box::new(Place { ticket, until: now + max_wait, denied });
-                self.join(limits, place, verdict, now)
+                let queued = Box::new(Queued { ticket, until: now + max_wait, denied });
+                self.join(limits, queued, verdict, now)
             }
             Ok(None) => self.reject(verdict, Rejection::Denied),
             Err(_) => self.reject(verdict, Rejection::QueueFull),
@@ -271,20 +252,20 @@ impl Request {
     fn join(
         &mut self,
         limits: &Limits,
-        place: Box<Place>,
+        queued: Box<Queued>,
         verdict: &Verdict,
         now: Timestamp,
     ) -> Step {
         let max_wait = self.max_wait(limits);
         let earliest = |number: usize| {
             let Charge { policy, cost, .. } = limits.charge(&self.charges[number]);
-            let ahead = place.ticket.units_ahead(number);
+            let ahead = queued.ticket.units_ahead(number);
             earliest(policy, cost, verdict.decisions().get(number)?, ahead)
         };
         let late = |number: &usize| earliest(*number).is_some_and(|wait| wait > max_wait);
         let keys: KeySet = self.may_wait(limits).iter().filter(late).collect();
         if keys.is_empty() {
-            return self.queue(place, now);
+            return self.queue(queued, now);
         }
         let retry_after = |number: usize, _: &Decision| earliest(number).unwrap_or_default();
         let rejected = denied_under(keys, verdict, retry_after);
@@ -293,37 +274,29 @@ impl Request {
 
     /// Sleeps while a key denies the request or earlier requests wait for its keys. Then it asks the
     /// store, or gives up.
-    fn queue(&mut self, mut place: Box<Place>, now: Timestamp) -> Step {
-        if !place.ticket.waits(place.denied.keys_after(Some(now))) {
-            self.state = State::Retried(place);
-            return Step::Ask(Question::Charge);
+    fn queue(&mut self, mut queued: Box<Queued>, now: Timestamp) -> Step {
+        if !queued.ticket.waits(queued.denied.keys_after(Some(now))) {
+            return Step::Ask(Asking::new(Question::Charge, Asked::Retried(queued)));
         }
-        if now >= place.until {
-            let (keys, question) = (place.ticket.waits_for(), Question::Dry);
-            self.state = State::Leaving(Leaving { keys, is_full: false, question });
-            return Step::Ask(question);
+        if now >= queued.until {
+            let leaving = Leaving { keys: queued.ticket.waits_for(), is_full: false };
+            return Step::Ask(Asking::new(Question::Dry, Asked::Leaving(leaving)));
         }
-        let next = place.denied.next_after(now).map_or(place.until, |next| next.min(place.until));
-        self.state = State::Sleeping(place);
-        Step::Sleep(next)
+        let next =
+            queued.denied.next_after(now).map_or(queued.until, |next| next.min(queued.until));
+        Step::Sleep(Sleeping { until: next, queued })
     }
 
     /// Denies the request under its keys without charging it, so earlier requests get their units.
     /// Limits that deny the request themselves remain denials. For the other keys, `Retry-After` is
     /// the time until the quota is full again, because no earlier time is known.
-    fn leave(&mut self, limits: &Limits, leaving: Leaving, peeked: &Verdict) -> Step {
-        let Leaving { keys, is_full, question } = leaving;
-        if question == Question::Dry && self.exceeds_share(limits, peeked) {
-            let question = Question::Peek;
-            self.state = State::Leaving(Leaving { question, ..leaving });
-            return Step::Ask(question);
-        }
+    fn leave(&mut self, leaving: Leaving, peeked: &Verdict) -> Step {
+        let Leaving { keys, is_full } = leaving;
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
         if peeked.source() == Source::Local && keys.iter().all(is_open) {
             // The store has failed, and its local fallback does not decide the policies that the
             // request waits for. They fail open or closed.
-            self.state = State::Last;
-            return Step::Ask(Question::Charge);
+            return Step::Ask(Asking::new(Question::Charge, Asked::Last));
         }
         let verdict = denied_under(keys, peeked, |_, decision| decision.reset_after);
         self.reject(&verdict, if is_full { Rejection::QueueFull } else { Rejection::TooLate })
@@ -410,6 +383,35 @@ impl Request {
             denied[number] = Some(now + wait);
         }
         Ok(RetryTimes(denied.into_vec().into()))
+    }
+}
+
+impl Asking {
+    const fn new(question: Question, asked: Asked) -> Self {
+        Self { question, asked }
+    }
+
+    /// Returns whether the request is in the queue.
+    pub const fn is_queued(&self) -> bool {
+        matches!(self.asked, Asked::Entered(_) | Asked::Retried(_))
+    }
+
+    /// Returns what to refund if the caller leaves before the reply. `first` applies to the first
+    /// question, which may have had its effect although the caller leaves.
+    pub const fn refunds(&self, first: Refunds) -> Refunds {
+        match self.asked {
+            Asked::First(_) => first,
+            Asked::Retried(_) | Asked::Last => Refunds::All,
+            Asked::Entered(_) | Asked::Leaving(_) => Refunds::None,
+        }
+    }
+}
+
+impl Sleeping {
+    /// Returns whether the request must continue now, because no earlier request waits for one of
+    /// its keys any more. Otherwise `waker` is called when this happens.
+    pub fn is_woken(&self, waker: &Waker) -> bool {
+        self.queued.ticket.is_woken(waker)
     }
 }
 

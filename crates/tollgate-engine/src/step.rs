@@ -1,20 +1,21 @@
 //! What the program that drives a request does next.
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Micros, StoreError, Timestamp, Verdict};
+use tollgate_core::{Charge, Cost, Micros, StoreError, Verdict};
 
 use crate::applied::AppliedLimit;
 use crate::limit::{Limits, Mode};
+use crate::request::{Asking, Sleeping};
 
 /// What to do next for a request.
 #[derive(Debug)]
 #[must_use = "a request waits for its next step"]
 pub enum Step {
     /// Ask the store, and call [`on_reply`](crate::Request::on_reply) with its reply.
-    Ask(Question),
-    /// Sleep until this time or until the request [is woken](crate::Request::is_woken). Then call
+    Ask(Asking),
+    /// Sleep until [this time](Sleeping::until) or until the request [is woken](Sleeping::is_woken). Then call
     /// [`on_wake`](crate::Request::on_wake).
-    Sleep(Timestamp),
+    Sleep(Sleeping),
     /// The request is decided.
     Done(Conclusion),
 }
@@ -22,7 +23,7 @@ pub enum Step {
 /// The final decision on a request.
 #[derive(Debug)]
 pub enum Conclusion {
-    /// The request passes after this delay, which is zero unless a leaky bucket schedules it.
+    /// The request passes after this delay, which is zero unless it queues in the store.
     Pass(Micros),
     /// The store could not decide, and all limits let the request pass. It has no decisions.
     FailOpen(StoreError),

@@ -12,7 +12,8 @@ use tollgate_core::{
     Algorithm, Cost, Key, Micros, Policy, Quota, ReceiptId, Store, StoreExt, Timestamp, Verdict,
 };
 use tollgate_engine::{
-    Charges, Conclusion, Limit, Limits, Mode, Question, Queue, Refunds, Request, Step,
+    Asking, Charges, Conclusion, Limit, Limits, Mode, Question, Queue, Refunds, Request, Sleeping,
+    Step,
 };
 use tollgate_memory::{Clock as _, ManualClock, MemoryStore};
 
@@ -51,10 +52,10 @@ impl Choices {
 enum State {
     Away,
     /// The question is on its way to the store.
-    Asked(Request, Question),
+    Asked(Request, Asking),
     /// The store's reply is on its way to the request.
-    Decided(Request, Verdict),
-    Asleep(Request, Timestamp),
+    Decided(Request, Asking, Verdict),
+    Asleep(Request, Sleeping),
     Passed {
         charged_at: Timestamp,
     },
@@ -108,10 +109,10 @@ impl World<'_> {
                 State::Away => {}
                 State::Asked(..) => actions.push(Action::Decide(number)),
                 State::Decided(..) => actions.push(Action::Deliver(number)),
-                State::Asleep(request, until) => {
+                State::Asleep(_, sleeping) => {
                     is_waiting = true;
-                    self.woken[number] |= request.is_woken(Waker::noop());
-                    if self.woken[number] || *until <= self.clock.now() {
+                    self.woken[number] |= sleeping.is_woken(Waker::noop());
+                    if self.woken[number] || sleeping.until <= self.clock.now() {
                         actions.push(Action::Wake(number));
                     }
                 }
@@ -150,26 +151,28 @@ impl World<'_> {
                 let charges = Charges::of_each(self.limits, &self.key, cost);
                 self.arrived.push(number);
                 let arrival = self.queue.arrive(0);
-                let (request, step) = Request::start(self.limits, charges, Some(arrival));
-                self.step(number, request, &step);
+                let (request, asking) = Request::start(self.limits, charges, Some(arrival));
+                self.step(number, request, Step::Ask(asking));
             }
             Action::Decide(number) => {
-                let State::Asked(request, question) = self.leave(number) else { unreachable!() };
-                let verdict = self.ask(&request, question);
-                self.states[number] = State::Decided(request, verdict);
+                let State::Asked(request, asking) = self.leave(number) else { unreachable!() };
+                let verdict = self.ask(&request, asking.question);
+                self.states[number] = State::Decided(request, asking, verdict);
             }
             Action::Deliver(number) => {
-                let State::Decided(mut request, verdict) = self.leave(number) else {
+                let State::Decided(mut request, asking, verdict) = self.leave(number) else {
                     unreachable!()
                 };
-                let step = request.on_reply(self.limits, Ok(verdict), self.now());
-                self.step(number, request, &step);
+                let step = request.on_reply(asking, self.limits, Ok(verdict), self.now());
+                self.step(number, request, step);
             }
             Action::Wake(number) => {
-                let State::Asleep(mut request, _) = self.leave(number) else { unreachable!() };
+                let State::Asleep(mut request, sleeping) = self.leave(number) else {
+                    unreachable!()
+                };
                 self.woken[number] = false;
-                let step = request.on_wake(self.now());
-                self.step(number, request, &step);
+                let step = request.on_wake(sleeping, self.now());
+                self.step(number, request, step);
             }
             Action::Leave(number) => {
                 self.cancels -= 1;
@@ -177,7 +180,7 @@ impl World<'_> {
             }
             Action::Tick => {
                 let untils = self.states.iter().filter_map(|state| match state {
-                    State::Asleep(_, until) => Some(*until),
+                    State::Asleep(_, sleeping) => Some(sleeping.until),
                     _ => None,
                 });
                 let until = untils.min().unwrap();
@@ -197,19 +200,19 @@ impl World<'_> {
 
     /// The caller leaves. If the store has decided or will decide, its charge is refunded.
     fn cancel(&mut self, number: usize) {
-        let (mut request, verdict) = match self.leave(number) {
-            State::Asked(request, question) => {
-                let verdict = self.ask(&request, question);
-                (request, Some(verdict))
+        let (mut request, asking, verdict) = match self.leave(number) {
+            State::Asked(request, asking) => {
+                let verdict = self.ask(&request, asking.question);
+                (request, asking, verdict)
             }
-            State::Decided(request, verdict) => (request, Some(verdict)),
-            State::Asleep(request, _) => (request, None),
+            State::Decided(request, asking, verdict) => (request, asking, verdict),
+            State::Asleep(..) => return,
             _ => unreachable!(),
         };
-        let refunds = request.refunds(Refunds::All);
+        let refunds = asking.refunds(Refunds::All);
         let mut charges = request.take_charges();
-        drop(request);
-        if let Some(verdict) = verdict.filter(Verdict::is_admitted) {
+        drop(asking);
+        if verdict.is_admitted() {
             charges.fill_in(&verdict);
             let next_id = || {
                 self.receipts += 1;
@@ -223,22 +226,23 @@ impl World<'_> {
         }
     }
 
-    fn step(&mut self, number: usize, request: Request, step: &Step) {
+    fn step(&mut self, number: usize, request: Request, step: Step) {
         let now = self.now();
-        if request.is_queued() {
+        if request.has_queued() {
             self.since[number].get_or_insert(now);
         }
-        self.states[number] = match *step {
-            Step::Ask(question) => {
-                if question == Question::Charge {
+        self.states[number] = match step {
+            Step::Ask(asking) => {
+                if asking.question == Question::Charge {
                     self.check_order(number);
                 }
-                State::Asked(request, question)
+                State::Asked(request, asking)
             }
-            Step::Sleep(until) => {
+            Step::Sleep(sleeping) => {
                 let gives_up = self.since[number].unwrap() + Micros::from(MAX_WAIT);
-                assert!(until <= gives_up && now < gives_up, "it waits for too long");
-                State::Asleep(request, until)
+                let is_short = sleeping.until <= gives_up && now < gives_up;
+                assert!(is_short, "it waits for too long");
+                State::Asleep(request, sleeping)
             }
             Step::Done(Conclusion::Pass(_)) => {
                 let charged_at = request.charges().decided_at();
@@ -253,9 +257,8 @@ impl World<'_> {
         let earlier = self.arrived.iter().take_while(|other| **other != number);
         for other in earlier {
             let is_queued = match &self.states[*other] {
-                State::Asked(request, _)
-                | State::Decided(request, _)
-                | State::Asleep(request, _) => request.is_queued(),
+                State::Asked(_, asking) | State::Decided(_, asking, _) => asking.is_queued(),
+                State::Asleep(..) => true,
                 _ => false,
             };
             assert!(!is_queued, "{number} overtakes {other}");

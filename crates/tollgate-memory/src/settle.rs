@@ -1,7 +1,9 @@
-//! Settles charges and renews permits.
+//! Settles charges, renews permits and blocks keys.
 
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError};
+use tollgate_core::{
+    AnyRule, Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Settlement, StoreError,
+};
 
 use crate::clock::Clock;
 use crate::inner::{Inner, NAME};
@@ -55,6 +57,27 @@ impl<C: Clock> Inner<C> {
         }
         let units = shard.change(&seat, Change::GiveBack(*charged, cost - actual), now);
         Ok(Settlement::Returned { units })
+    }
+
+    /// Blocks a key under a penalty.
+    pub(crate) fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Result<Option<Micros>, StoreError> {
+        if !policy.is_penalty() {
+            return Err(StoreError::not_blockable(NAME, policy));
+        }
+        let (hash, shard) = self.locate(policy, key);
+        let mut shard = self.shards[shard].lock();
+        let now = self.clock.now();
+        shard.enter(now);
+        let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);
+        shard.finish();
+        let mut block = || shard.change(&seat, Change::Block(block), now);
+        let blocked = if seat.is_own() { block() } else { 0 };
+        Ok((blocked > 0).then(|| Micros::new(blocked)))
     }
 
     /// Extends a permit by its time to live, while holding the same locks.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store,
-    StoreError, Verdict,
+    BoxFuture, Charge, Cost, Key, Micros, NeverPending, PenaltyBlock, Policy, Receipt, Reply,
+    Settlement, Store, StoreError, Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -117,6 +117,15 @@ impl<C: Clock> Store for MemoryStore<C> {
         shard.enter(now);
         shard.reset(policy, key, now);
         Reply::ready(Ok(()))
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        Reply::ready(self.0.block(policy, key, block))
     }
 
     fn name(&self) -> &'static str {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, Policy, Receipt,
-    Reply, Settlement, Source, Store, StoreError, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, PenaltyBlock,
+    Policy, Receipt, Reply, Settlement, Source, Store, StoreError, Timestamp, Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -250,6 +250,15 @@ impl<C: Clock> Store for ThreadLeases<C> {
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.generation.store(next_generation(), Ordering::Relaxed);
         self.store.reset(policy, key)
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        self.store.block(policy, key, block)
     }
 
     fn name(&self) -> &'static str {

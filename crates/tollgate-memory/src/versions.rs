@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Rule, converted};
-use tollgate_core::{Charged, Cost, Key, Micros, Policy, Timestamp, with_rule};
+use tollgate_core::{Charged, Cost, Key, Micros, PenaltyBlock, Policy, Timestamp, with_rule};
 
 use crate::any_table::{AnyState, StoredRule};
 use crate::table::NEXT;
@@ -51,6 +51,7 @@ pub(crate) enum Change {
     Charge(Cost, Timestamp),
     Owe(u64),
     GiveBack(Charged, u64),
+    Block(PenaltyBlock),
 }
 
 /// The maximum number of versions per key. Another version replaces the oldest.
@@ -58,7 +59,7 @@ const MAX_VERSIONS: usize = 4;
 
 impl Change {
     /// Changes the state under the version that the change names. Returns the number of units
-    /// charged or refunded.
+    /// charged or refunded, or the microseconds for which the key is blocked.
     pub(crate) fn apply<R: Rule>(self, rule: &R, state: &mut R::State, now: Timestamp) -> u64 {
         match self {
             Self::Charge(cost, at) => {
@@ -67,6 +68,7 @@ impl Change {
             }
             Self::Owe(units) => rule.owe(state, units, now),
             Self::GiveBack(charged, units) => rule.give_back(state, &charged, units, now),
+            Self::Block(block) => rule.block(state, block, now).map_or(0, Micros::get),
         }
     }
 }
@@ -220,7 +222,7 @@ impl KeyVersions {
     fn change(&mut self, policy: &Policy, change: Change, now: Timestamp) -> u64 {
         let own = match change {
             Change::GiveBack(..) => self.own(policy),
-            Change::Charge(..) | Change::Owe(_) => Some(self.add(policy, now)),
+            Change::Charge(..) | Change::Owe(_) | Change::Block(_) => Some(self.add(policy, now)),
         };
         let mut changed = 0;
         for (index, version) in self.versions.iter_mut().enumerate() {
@@ -229,6 +231,9 @@ impl KeyVersions {
                 // The oldest version did not start from another version.
                 _ if !version.identifies(change, is_own || index == 0) => {}
                 _ if is_own => changed = changed.max(version.change(change, now)),
+                Change::Block(_) => {
+                    version.change(change, now);
+                }
                 Change::GiveBack(charged, units) => {
                     let elsewhere = Change::GiveBack(charged.elsewhere(), units);
                     changed = changed.max(version.change(elsewhere, now));
@@ -327,7 +332,7 @@ impl Version {
         match change {
             Change::GiveBack(charged, _) if from_start => charged.charged_at >= self.since,
             Change::GiveBack(charged, _) => charged.charged_at > self.since,
-            Change::Charge(..) | Change::Owe(_) => true,
+            Change::Charge(..) | Change::Owe(_) | Change::Block(_) => true,
         }
     }
 

@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, StoreError,
+    BoxFuture, Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement, Store,
+    StoreError,
 };
 
 use crate::combiner::Combiner;
@@ -72,6 +73,23 @@ impl Store for RedisStore {
         let answer = self.submit(Request::Reset { state });
         Reply::pending(answer.boxed(|it| match it {
             Answer::Reset => Some(()),
+            _ => None,
+        }))
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        if !policy.is_penalty() {
+            return Reply::ready(Err(StoreError::not_blockable(STORE, policy)));
+        }
+        let (state, policy) = (self.0.names.state(policy, key), policy.clone());
+        let answer = self.submit(Request::Block { state, policy, block });
+        Reply::pending(answer.boxed(|it| match it {
+            Answer::Blocked(blocked) => Some(blocked),
             _ => None,
         }))
     }

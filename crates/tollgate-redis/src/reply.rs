@@ -30,6 +30,8 @@ pub enum ScriptAnswer {
     Renewal(Option<Timestamp>),
     /// The key was reset.
     Reset,
+    /// How long the key is blocked, or `None` if the block was old news.
+    Blocked(Option<Micros>),
     /// The answer to a request for a block.
     Leased(Granted),
     /// The server has no memory for the request's state. It was not charged.
@@ -196,6 +198,10 @@ impl Batch {
             (7, Asked::Settle) => ScriptAnswer::Settlement(Settlement::Lapsed),
             (6, Asked::Renew) => ScriptAnswer::Renewal(None),
             (8, Asked::Reset) => ScriptAnswer::Reset,
+            (11, Asked::Block) => {
+                let length = bytes.number::<7>()?;
+                ScriptAnswer::Blocked((length > 0).then(|| Micros::new(length)))
+            }
             (16, Asked::Lease) => ScriptAnswer::Leased(Granted {
                 units: bytes.number::<5>()?,
                 lasts: Micros::new(bytes.number::<7>()?),

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{
-    Charge, Cost, Granted, Micros, OwnedCharge, Policy, Receipt, Settlement, StoreError, Timestamp,
-    Verdict,
+    Charge, Cost, Granted, Micros, OwnedCharge, PenaltyBlock, Policy, Receipt, Settlement,
+    StoreError, Timestamp, Verdict,
 };
 
 use crate::clock::Moment;
@@ -36,6 +36,11 @@ pub(crate) enum Request {
     Reset {
         state: Name,
     },
+    Block {
+        state: Name,
+        policy: Policy,
+        block: PenaltyBlock,
+    },
     /// Settles blocks and requests another block.
     Lease {
         state: Name,
@@ -53,6 +58,7 @@ impl Request {
                 charges.iter().map(|it| &it.state).eq(others.iter().map(|it| &it.state))
             }
             (Self::Reset { state }, Self::Reset { state: other })
+            | (Self::Block { state, .. }, Self::Block { state: other, .. })
             | (Self::Lease { state, .. }, Self::Lease { state: other, .. }) => state == other,
             // Receipts never share a key.
             _ => false,
@@ -66,6 +72,7 @@ impl Request {
             Self::Settle { state, .. }
             | Self::Renew { state, .. }
             | Self::Reset { state }
+            | Self::Block { state, .. }
             | Self::Lease { state, .. } => Some(state),
         }
     }
@@ -75,7 +82,7 @@ impl Request {
         match self {
             Self::Decide(charges) => charges.len(),
             Self::Settle { .. } | Self::Renew { .. } => 2,
-            Self::Reset { .. } | Self::Lease { .. } => 1,
+            Self::Reset { .. } | Self::Block { .. } | Self::Lease { .. } => 1,
         }
     }
 }
@@ -104,6 +111,7 @@ pub(crate) enum Answer {
     Settlement(Settlement),
     Renewal(Option<Receipt>),
     Reset,
+    Blocked(Option<Micros>),
     Leased(Leased),
 }
 

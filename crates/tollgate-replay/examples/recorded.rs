@@ -37,7 +37,7 @@ fn replay(limits: &Arc<Limits>) -> Result<Report, Box<dyn std::error::Error>> {
         charges.push(AppliedLimit::new(1, SubjectKind::User, key.clone(), cost), limits);
         let at = Timestamp::from_micros(second * 1_000_000);
         let client = Client { key: &key, name: &name };
-        replay.request(Request::new(at, limits, charges).of(client).by(method))?;
+        replay.request(&mut Request::new(at, limits, charges).of(client).by(method))?;
     }
     Ok(replay.finish()?)
 }

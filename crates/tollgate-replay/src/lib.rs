@@ -18,7 +18,8 @@
 //!     let key = Key::from(name);
 //!     let charges = Charges::of_each(&limits, &key, Cost::ONE);
 //!     let at = Timestamp::from_micros(second * 1_000_000);
-//!     replay.request(Request::new(at, &limits, charges).of(Client { key: &key, name: &name }))?;
+//!     let client = Client { key: &key, name: &name };
+//!     replay.request(&mut Request::new(at, &limits, charges).of(client))?;
 //! }
 //! let report = replay.finish()?;
 //! assert_eq!((report.clients, report.clients_denied), (2, 1));
@@ -37,7 +38,7 @@ pub mod log;
 mod report;
 pub mod suggest;
 
-pub use self::engine::{Answer, Bounds, Client, Replay, Request};
+pub use self::engine::{Answer, Bounds, Client, Replay, Request, Resolved};
 pub use self::instant::Instant;
 pub use self::report::{
     ClientReport, Counts, Minute, Nearness, PolicyReport, Report, Series, Totals, Waits,

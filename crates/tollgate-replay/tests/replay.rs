@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Cost, Key, Micros, Policy, Quota, Strikes, Timestamp};
-use tollgate_engine::{Charges, Limit, Limits, Mode};
+use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, Mode, SubjectKind};
 use tollgate_replay::{Answer, Bounds, Client, Replay, Request};
 
 fn at(millis: u64) -> Timestamp {
@@ -30,14 +30,14 @@ fn request<'a>(millis: u64, limits: &'a Arc<Limits>, key: &Key) -> Request<'a> {
 fn answers(limits: &Arc<Limits>, millis: &[u64], actual: &[(u8, Cost)]) -> Vec<Answer> {
     let mut replay = Replay::new();
     let requests = millis.iter().map(|millis| request(*millis, limits, &Key::from("a")));
-    let answers = requests.map(|request| replay.request(request.settling(actual)).unwrap());
+    let answers = requests.map(|request| replay.request(&mut request.settling(actual)).unwrap());
     let mut answers: Vec<_> = answers.collect();
     let waits = answers.iter().filter(|answer| **answer == Answer::Waits).count();
     let report = replay.finish().unwrap();
     assert_eq!(report.total.counts.allowed + report.total.counts.denied, millis.len() as u64);
     assert_eq!(report.policies.values().any(|it| it.waits.longest_micros > 0), waits > 0);
-    for (number, answer) in replay.resolved() {
-        answers[usize::try_from(number).unwrap()] = answer;
+    for resolved in replay.resolved() {
+        answers[usize::try_from(resolved.number).unwrap()] = resolved.answer;
     }
     answers
 }
@@ -55,6 +55,37 @@ fn requests_wait_in_order_until_they_time_out() {
     assert_eq!(all, [now, after(900), after(1_800), denied, after(900), now]);
 }
 
+/// The first waits for two of its limits, so it plans to continue later than the second does.
+#[test]
+fn waits_that_end_together_end_in_order_of_arrival() {
+    let (half, second) = (Duration::from_millis(500), Duration::from_secs(1));
+    let policies = [("half", 1, half), ("second", 1, second), ("all", 3, 60 * second)];
+    let policies = policies.map(|(name, units, window)| {
+        Policy::sliding_window_log(name, Quota::new(units, window)).unwrap()
+    });
+    let [half, second, all] = policies.map(Limit::new);
+    let waits = |limit: Limit| limit.mode(Mode::Wait(Duration::from_secs(5)));
+    let limits = Arc::new(Limits::new([waits(half), waits(second), all]));
+    let mut replay = Replay::new();
+    let mut request = |millis, key: &str, numbers: &[u8]| {
+        let mut charges = Charges::default();
+        for &number in numbers {
+            let key = if number == 2 { Key::GLOBAL } else { Key::from(key) };
+            charges.push(AppliedLimit::new(number, SubjectKind::Other, key, Cost::ONE), &limits);
+        }
+        replay.request(&mut Request::new(at(millis), &limits, charges)).unwrap()
+    };
+    for (key, numbers) in [("a", &[0, 1, 2][..]), ("b", &[1, 2])] {
+        assert_eq!(request(0, key, numbers), after(0));
+    }
+    for (millis, key, numbers) in [(20, "a", &[0, 1, 2][..]), (30, "b", &[1, 2])] {
+        assert_eq!(request(millis, key, numbers), Answer::Waits);
+    }
+    let _ = replay.finish().unwrap();
+    let resolved: Vec<_> = replay.resolved().map(|it| (it.number, it.answer)).collect();
+    assert_eq!(resolved, [(2, after(980)), (3, Answer::Denied)]);
+}
+
 #[test]
 fn failed_responses_are_strikes() {
     let strikes = Strikes::of_failures(2, Duration::from_secs(10)).block(Duration::from_secs(60));
@@ -70,7 +101,7 @@ fn shadow_counts_but_does_not_deny() {
     let (shadow, key) = (limits(Mode::Shadow, [&policy]), Key::from("a"));
     let mut replay = Replay::new();
     for millis in 0..5 {
-        assert_eq!(replay.request(request(millis, &shadow, &key)).unwrap(), after(0));
+        assert_eq!(replay.request(&mut request(millis, &shadow, &key)).unwrap(), after(0));
     }
     let report = replay.finish().unwrap();
     let policy = &report.policies["p"];
@@ -94,8 +125,8 @@ fn clients_beyond_the_bound_are_counted_together() {
         let key = Key::new(number.to_be_bytes());
         for expected in [after(0), Answer::Denied] {
             let client = Client { key: &key, name: &number };
-            let request = request(0, &limits, &key).of(client);
-            assert_eq!(replay.request(request).unwrap(), expected);
+            let mut request = request(0, &limits, &key).of(client);
+            assert_eq!(replay.request(&mut request).unwrap(), expected);
         }
     }
     let report = replay.finish().unwrap();
@@ -112,7 +143,7 @@ fn full_store_is_reported() {
     let mut replay = Replay::within(Bounds { store_bytes: 64 << 10, ..Bounds::default() });
     for number in 0..10_000_u64 {
         let key = Key::new(number.to_be_bytes());
-        replay.request(request(0, &limits, &key)).unwrap();
+        replay.request(&mut request(0, &limits, &key)).unwrap();
     }
     assert!(!replay.finish().unwrap().is_exact());
 }
@@ -129,7 +160,7 @@ fn worst_minute_and_remaining_shares_are_reported() {
             let at = Timestamp::from_micros((start + minute) * 60_000_000);
             let client = Client { key: &key, name: &name };
             let request = Request { at, ..request(0, &limits, &key) };
-            replay.request(request.of(client).by("home")).unwrap();
+            replay.request(&mut request.of(client).by("home")).unwrap();
         }
     }
     let report = replay.finish().unwrap();
@@ -160,7 +191,7 @@ fn ten_million_clients_fit_in_two_gibibytes() {
     for number in 0..clients {
         let key = Key::new(number.to_be_bytes());
         let client = Client { key: &key, name: &number };
-        replay.request(request(number / 1_000, &limits, &key).of(client)).unwrap();
+        replay.request(&mut request(number / 1_000, &limits, &key).of(client)).unwrap();
     }
     let report = replay.finish().unwrap();
     assert_eq!((report.clients, report.is_exact()), (clients, true));

@@ -20,7 +20,7 @@ fn denied(policy: &Policy, log: &[(u64, u8)]) -> u64 {
         let key = Key::new([*client]);
         let charges = Charges::of_each(&limits, &key, Cost::ONE);
         let request = Request::new(Timestamp::from_micros(*at), &limits, charges);
-        replay.request(request.of(Client { key: &key, name: client })).unwrap();
+        replay.request(&mut request.of(Client { key: &key, name: client })).unwrap();
     }
     replay.finish().unwrap().clients_denied
 }
@@ -108,7 +108,7 @@ proptest! {
                 let (key, limits) = (Key::new([*client]), &limits[*path]);
                 let charges = Charges::of_each(limits, &key, Cost::ONE);
                 let request = Request::new(Timestamp::from_micros(at), limits, charges);
-                replay.request(request.of(Client { key: &key, name: client })).unwrap();
+                replay.request(&mut request.of(Client { key: &key, name: client })).unwrap();
             }
             let share = suggestion.all.levels[level].share;
             let allowed = suggestion.clients - (suggestion.clients * share).div_ceil(10_000);

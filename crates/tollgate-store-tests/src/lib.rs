@@ -147,6 +147,8 @@ macro_rules! store_tests {
                 only_denials_of_the_same_key_strike,
                 settling_upwards_adds_a_strike,
                 concurrent_denials_cause_one_block,
+                block_denies_until_its_end,
+                late_blocks_change_nothing,
             },
             versions::{
                 changed_quota_preserves_consumed_units,

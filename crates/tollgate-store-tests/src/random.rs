@@ -1,6 +1,7 @@
 //! The length and the seeds for random tests.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate_core::{Charge, Cost, Key, Micros};
@@ -32,11 +33,16 @@ pub fn seed() -> u64 {
 }
 
 /// Makes some of a request's charges dry, shadows, or low in priority. If all have the same key, some
-/// requests queue. A store over several machines need not let a request queue on two of them.
-pub fn vary<'a>(rng: &mut Rng, charges: impl IntoIterator<Item = Charge<'a>>) -> Vec<Charge<'a>> {
+/// requests may queue. A store over several machines need not let a request queue on two of them.
+pub fn vary<'a>(
+    rng: &mut Rng,
+    charges: impl IntoIterator<Item = Charge<'a>>,
+    may_queue: bool,
+) -> Vec<Charge<'a>> {
     let mut charges: Vec<_> = charges.into_iter().collect();
     let same_key = |key: &Key| charges.iter().all(|charge| charge.key == key);
-    let queues = rng.u8(..4) == 0 && charges.first().is_some_and(|first| same_key(first.key));
+    let queues =
+        may_queue && rng.u8(..4) == 0 && charges.first().is_some_and(|first| same_key(first.key));
     for charge in &mut charges {
         *charge = match rng.u8(..10) {
             0 => charge.dry(),
@@ -44,8 +50,8 @@ pub fn vary<'a>(rng: &mut Rng, charges: impl IntoIterator<Item = Charge<'a>>) ->
             3 => charge.leaving(Cost::new(rng.u64(0..=charge.policy.capacity() / 2))),
             _ => *charge,
         };
-        let may_queue = charge.policy.clone().with_queue(Default::default()).is_ok();
-        if queues && may_queue && rng.u8(..4) > 0 {
+        let can_queue = charge.policy.clone().with_queue(Duration::ZERO).is_ok();
+        if queues && can_queue && rng.u8(..4) > 0 {
             charge.queue = Some(Micros::new(rng.u64(0..=3 * charge.policy.window().get())));
         }
     }

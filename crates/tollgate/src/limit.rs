@@ -367,6 +367,26 @@ impl Limit {
         })
     }
 
+    /// Lets a request pass only if it leaves this percentage of the quota, up to 99. It is for
+    /// requests with a low priority: other limits with the same policy can use what is left.
+    ///
+    /// ```
+    /// use tollgate::key::Global;
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// let policy = Policy::sliding_window_log("partner", Quota::per_minute(100))?;
+    /// let interactive = Limit::new(policy.clone(), Global);
+    /// // At least 30 calls a minute are left for interactive work.
+    /// let batch = Limit::new(policy, Global).leaving_percent(30);
+    /// # let _ = (interactive, batch);
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub const fn leaving_percent(mut self, percent: u8) -> Self {
+        self.headroom_percent = if percent > 99 { 99 } else { percent };
+        self
+    }
+
     /// Makes a limit named `name` that blocks this limit's clients after a number of strikes. It
     /// has the same key and conditions as this limit. Add both to the layer.
     ///

@@ -14,7 +14,9 @@ use tollgate::key::Key;
 use tollgate::layer::{RateLimit, RateLimitLayerBuilder};
 use tollgate::observe::{Inspect, StoreReport};
 use tollgate::policy::Cost;
-use tollgate::store::{BoxFuture, Charge, ManualClock, Receipt, Reply, Settlement, StoreError};
+use tollgate::store::{
+    BoxFuture, Charge, ManualClock, Micros, PenaltyBlock, Receipt, Reply, Settlement, StoreError,
+};
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::ServiceExt;
 use tower::util::ServiceFn;
@@ -135,6 +137,15 @@ impl<S: Store> Store for Reported<S> {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.call(|store| store.reset(policy, key))
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        self.call(|store| store.block(policy, key, block))
     }
 
     fn has_local_fallback(&self) -> bool {

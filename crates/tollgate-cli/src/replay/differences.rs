@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use tollgate_replay::Answer;
+use tollgate_replay::{Answer, Resolved};
 
 pub(crate) struct Differences {
     top: usize,
@@ -53,8 +53,8 @@ impl Differences {
         }
     }
 
-    pub(super) fn resolve(&mut self, plan: usize, resolved: impl Iterator<Item = (u64, Answer)>) {
-        for (number, answer) in resolved {
+    pub(super) fn resolve(&mut self, plan: usize, resolved: impl Iterator<Item = Resolved>) {
+        for Resolved { number, answer, .. } in resolved {
             let Some((answers, ..)) = self.waiting.get_mut(&number) else { continue };
             answers[plan] = answer;
             if answers.contains(&Answer::Waits) {

@@ -21,13 +21,14 @@ use tollgate_config::plan::{
 };
 use tollgate_engine::{Charges, Limits, actual_cost};
 use tollgate_gateway::proxy::{Fault, Meaning};
-use tollgate_gateway::serve::client_ip;
+use tollgate_gateway::serve::{Met, Planned, Read, Refused, Sent, client_ip};
 use tollgate_llm::{Models, Usage};
 use tollgate_replay::log::{Record, Tokens, Visible};
-use tollgate_replay::{Answer, Bounds, Client, Instant, Replay, Report, Request as Recording};
+use tollgate_replay::{
+    Answer, Bounds, Client, Instant, Replay, Report, Request as Recording, Resolved,
+};
 
 use super::client_name::Name;
-use crate::planned::{Met, Planned, Read, Refused, Sent};
 
 /// The replay's assumptions about information that logs lack.
 pub(super) const ASSUMPTIONS: [&str; 9] = [
@@ -129,7 +130,7 @@ impl Recorded {
         let request = Recording::new(record.at, no_limits, Charges::default()).lasting(duration);
         let mut request = Recording { client: named, ..request };
         let (number, api) = match found {
-            Found::Free(route) => return replay.request(request.by(route)),
+            Found::Free(route) => return replay.request(&mut request.by(route)),
             Found::Forbidden(route) => {
                 return replay.forbid(&request.by(route)).map(|()| Answer::Denied);
             }
@@ -150,10 +151,10 @@ impl Recorded {
             .charges(api)
             .filter_map(|(number, limit, charge)| Some((number, actual(limit, charge, record)?)))
             .collect();
-        replay.request(Recording { limits, charges, actual: &actual, ..request })
+        replay.request(&mut Recording { limits, charges, actual: &actual, ..request })
     }
 
-    pub(super) fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
+    pub(super) fn resolved(&mut self) -> impl Iterator<Item = Resolved> + '_ {
         self.replay.resolved()
     }
 

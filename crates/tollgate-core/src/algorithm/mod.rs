@@ -41,7 +41,7 @@ use self::penalty::{Penalty, Terms};
 use self::sliding_window_counter::SlidingWindowCounter;
 use self::sliding_window_log::SlidingWindowLog;
 use self::token_bucket::TokenBucket;
-use crate::{Calendar, Charged, Cost, Decision, Micros, Timestamp};
+use crate::{Calendar, Charged, Cost, Decision, Micros, PenaltyBlock, Timestamp};
 
 /// An algorithm with a policy's numbers filled in, as pure functions over a state.
 ///
@@ -123,6 +123,18 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
 
     /// Returns whether the state equals [`fresh`](Rule::fresh), both now and later.
     fn is_fresh(&self, state: &Self::State, now: Timestamp) -> bool;
+
+    /// Blocks the key, and returns how long it is blocked then. Returns `None` and changes no state
+    /// if the block is old news, or if the rule does not block.
+    fn block(
+        &self,
+        state: &mut Self::State,
+        block: PenaltyBlock,
+        now: Timestamp,
+    ) -> Option<Micros> {
+        let _ = (state, block, now);
+        None
+    }
 
     /// Returns the last instant up to which units can be charged with the same effect as if they
     /// were charged now. If replicas may spend units at any instant until some time, that time must

@@ -12,7 +12,7 @@
 use alloc::collections::VecDeque;
 
 use super::{Form, Rule};
-use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
+use crate::{Charged, Cost, Decision, Micros, Outcome, PenaltyBlock, Timestamp};
 
 /// The penalty rule, which blocks a key after a number of strikes.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,7 +80,7 @@ impl Penalty {
     }
 
     /// Returns how long a block lasts after `level` earlier blocks.
-    pub fn block(&self, level: u32) -> Micros {
+    pub fn block_length(&self, level: u32) -> Micros {
         let Terms { block, factor, max_block, .. } = self.terms;
         let mut length = block;
         for _ in 0..level {
@@ -167,10 +167,24 @@ impl Rule for Penalty {
         }
         if state.strikes.len() as u64 >= self.strikes {
             state.strikes.clear();
-            state.blocked_until = seen + self.block(state.level);
+            state.blocked_until = seen + self.block_length(state.level);
             state.level = (state.level + 1).min(Self::MAX_LEVEL);
         }
         units
+    }
+
+    /// The next block by strikes is no longer for it. A running block never becomes shorter.
+    fn block(&self, state: &mut State, block: PenaltyBlock, now: Timestamp) -> Option<Micros> {
+        let is_old_news = state.last_seen >= block.known_at && !self.is_fresh(state, now);
+        let settled = Self::settle_down(self.refresh(state, now));
+        let until = settled.last_seen + block.length.min(self.terms.max_block);
+        let blocked_until = until.max(settled.blocked_until);
+        if is_old_news || blocked_until <= now {
+            return None;
+        }
+        let (strikes, level) = (VecDeque::new(), settled.level.max(1));
+        *state = State { strikes, blocked_until, level, ..settled };
+        Some(blocked_until.since(now))
     }
 
     /// Strikes are not quota units.

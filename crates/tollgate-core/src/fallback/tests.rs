@@ -51,6 +51,10 @@ impl Store for Stub {
     fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
         self.answer(())
     }
+
+    fn block(&self, _: &Policy, _: &Key, _: PenaltyBlock) -> Reply<BoxFuture<Option<Micros>>> {
+        self.answer(Some(Micros::ZERO))
+    }
 }
 
 /// Fails, and counts this many replicas.
@@ -74,6 +78,15 @@ impl Store for Counting {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         Stub::Down.reset(policy, key)
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        Stub::Down.block(policy, key, block)
     }
 
     fn replicas(&self) -> Option<NonZeroU32> {
@@ -113,6 +126,10 @@ impl Store for Recorder {
 
     fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
         Reply::ready(Ok(()))
+    }
+
+    fn block(&self, _: &Policy, _: &Key, _: PenaltyBlock) -> Reply<BoxFuture<Option<Micros>>> {
+        Reply::ready(Ok(None))
     }
 }
 
@@ -252,7 +269,7 @@ impl Store for Capped {
             let outcome = match exceeds(charge) {
                 true => Outcome::ExceedsCapacity,
                 false => Outcome::Allow {
-                    delay: crate::Micros::ZERO,
+                    delay: Micros::ZERO,
                     charged_at: Timestamp::EPOCH,
                     refunded: 0,
                 },
@@ -273,6 +290,15 @@ impl Store for Capped {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         Stub::Admitting.reset(policy, key)
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        Stub::Admitting.block(policy, key, block)
     }
 }
 

@@ -137,9 +137,9 @@ fn block_length_is_capped() {
     let AnyRule::Penalty(rule) = policy.rule() else { unreachable!() };
     let expected = [1, 1_000_000, 1_000_000_000_000, longest.as_micros() as u64];
     for (level, expected) in expected.into_iter().enumerate() {
-        assert_eq!(rule.block(level as u32).get(), expected);
+        assert_eq!(rule.block_length(level as u32).get(), expected);
     }
-    assert_eq!(rule.block(u32::MAX).get(), longest.as_micros() as u64);
+    assert_eq!(rule.block_length(u32::MAX).get(), longest.as_micros() as u64);
     let (mut state, mut now) = (rule.fresh(), instant(1_800_000_000_000_000));
     for _ in 0..200 {
         rule.owe(&mut state, 1, now);

@@ -98,7 +98,7 @@ impl Lanes {
     /// Moves a request into the lanes of the keys that it waits for: the `denying` keys, and each
     /// key that an earlier request waits for. Returns `false` if there is no such key. The request
     /// may then call the store. The caller wakes `woken`.
-    pub(super) fn join(
+    pub(super) fn enter(
         &mut self,
         member: &mut Member,
         denying: KeySet,

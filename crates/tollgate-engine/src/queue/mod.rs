@@ -33,12 +33,13 @@ struct Shared {
     arrivals: AtomicU64,
     /// The number of lanes in the queue. A request takes the lock only if another request waits.
     lanes: AtomicUsize,
-    state: Mutex<QueueState>,
+    waiters: Mutex<Waiters>,
 }
 
+/// The waiting requests.
 #[derive(Default)]
-struct QueueState {
-    waiting: QueueUsage,
+struct Waiters {
+    total: QueueUsage,
     /// How much of the queue each non-global key holds.
     by_key: HashMap<LaneKey, QueueUsage>,
     lanes: Lanes,
@@ -89,7 +90,7 @@ impl Queue {
             max_bytes: AtomicUsize::new(64 << 20),
             arrivals: AtomicU64::new(0),
             lanes: AtomicUsize::new(0),
-            state: Mutex::default(),
+            waiters: Mutex::default(),
         }))
     }
 
@@ -112,21 +113,21 @@ impl Queue {
         Arrival { queue: self.clone(), number, bytes, others_wait }
     }
 
-    /// Changes the state, publishes the number of lanes, and wakes requests after the lock is
+    /// Changes the waiters, publishes the number of lanes, and wakes requests after the lock is
     /// released.
-    fn change<T>(&self, change: impl FnOnce(&mut QueueState, &mut Vec<Waker>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Waiters, &mut Vec<Waker>) -> T) -> T {
         let mut woken = Vec::new();
-        let mut state = self.0.state.lock();
-        let result = change(&mut state, &mut woken);
-        self.0.lanes.store(state.lanes.len(), Ordering::Release);
-        drop(state);
+        let mut waiters = self.0.waiters.lock();
+        let result = change(&mut waiters, &mut woken);
+        self.0.lanes.store(waiters.lanes.len(), Ordering::Release);
+        drop(waiters);
         woken.into_iter().for_each(Waker::wake);
         result
     }
 }
 
 impl Arrival {
-    /// Enters the lanes of the keys that the request waits for; see [`Lanes::join`]. Returns
+    /// Enters the lanes of the keys that the request waits for; see [`Lanes::enter`]. Returns
     /// `None` if it waits for no key.
     ///
     /// # Errors
@@ -142,14 +143,15 @@ impl Arrival {
             requests: shared.max_requests.load(Ordering::Relaxed),
             bytes: shared.max_bytes.load(Ordering::Relaxed),
         };
-        let entered =
-            self.queue.change(|state, woken| state.enter(bytes, &mut member, denying, most, woken));
+        let entered = self
+            .queue
+            .change(|waiters, woken| waiters.enter(bytes, &mut member, denying, most, woken));
         let ticket = || Ticket { queue: self.queue.clone(), bytes, member };
         entered.map(|waits| waits.then(ticket))
     }
 }
 
-impl QueueState {
+impl Waiters {
     fn enter(
         &mut self,
         bytes: usize,
@@ -162,7 +164,7 @@ impl QueueState {
         if waits_for.is_empty() {
             return Ok(false);
         }
-        let waiting = self.waiting.with(bytes, most).ok_or(waits_for)?;
+        let waiting = self.total.with(bytes, most).ok_or(waits_for)?;
         let part =
             QueueUsage { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
         let is_full = |key| self.by_key.get(key).is_some_and(|it| it.with(bytes, part).is_none());
@@ -171,12 +173,12 @@ impl QueueState {
         if own_keys(member).any(is_full) {
             return Err(waits_for);
         }
-        self.waiting = waiting;
+        self.total = waiting;
         for key in own_keys(member) {
             let held = self.by_key.entry(key.clone()).or_default();
             *held = QueueUsage { requests: held.requests + 1, bytes: held.bytes + bytes };
         }
-        self.lanes.join(member, denying, woken);
+        self.lanes.enter(member, denying, woken);
         Ok(true)
     }
 }
@@ -186,14 +188,14 @@ fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
 }
 
 impl Ticket {
-    /// Moves the request into the lanes of the keys that it waits for; see [`Lanes::join`].
+    /// Moves the request into the lanes of the keys that it waits for; see [`Lanes::enter`].
     pub(crate) fn waits(&mut self, denying: KeySet) -> bool {
         let member = &mut self.member;
-        self.queue.change(|state, woken| state.lanes.join(member, denying, woken))
+        self.queue.change(|waiters, woken| waiters.lanes.enter(member, denying, woken))
     }
 
     pub(crate) fn units_ahead(&self, number: usize) -> u64 {
-        self.queue.0.state.lock().lanes.units_ahead(&self.member, number)
+        self.queue.0.waiters.lock().lanes.units_ahead(&self.member, number)
     }
 
     pub(crate) const fn waits_for(&self) -> KeySet {
@@ -210,16 +212,16 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let Self { queue, bytes, member } = self;
-        queue.change(|state, woken| {
-            state.waiting = state.waiting.without(*bytes);
+        queue.change(|waiters, woken| {
+            waiters.total = waiters.total.without(*bytes);
             for key in own_keys(member) {
-                let Some(held) = state.by_key.get_mut(key) else { continue };
+                let Some(held) = waiters.by_key.get_mut(key) else { continue };
                 *held = held.without(*bytes);
                 if held.requests == 0 {
-                    state.by_key.remove(key);
+                    waiters.by_key.remove(key);
                 }
             }
-            state.lanes.leave(member, member.joined, woken);
+            waiters.lanes.leave(member, member.joined, woken);
         });
     }
 }
@@ -232,10 +234,10 @@ impl Default for Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { max_requests, max_bytes, state, .. } = &*self.0;
-        let state = state.lock();
-        let (waiting, lanes) = (state.waiting.requests, state.lanes.len());
-        drop(state);
+        let Shared { max_requests, max_bytes, waiters, .. } = &*self.0;
+        let waiters = waiters.lock();
+        let (waiting, lanes) = (waiters.total.requests, waiters.lanes.len());
+        drop(waiters);
         f.debug_struct("Queue")
             .field("max_requests", max_requests)
             .field("max_bytes", max_bytes)

@@ -55,9 +55,9 @@ fn lanes_last_while_requests_wait() {
     assert!(!is_free("a"));
     drop(second);
     assert!(is_free("a"));
-    let queue = queue.0.state.lock();
+    let queue = queue.0.waiters.lock();
     assert_eq!((queue.lanes.len(), queue.by_key.len()), (0, 0));
-    assert_eq!((queue.waiting.requests, queue.waiting.bytes), (0, 0));
+    assert_eq!((queue.total.requests, queue.total.bytes), (0, 0));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn clones_share_bounds() {
 #[test]
 fn arrivals_take_no_lock() {
     let queue = Queue::new();
-    let lock = queue.0.state.lock();
+    let lock = queue.0.waiters.lock();
     let (arrived, seen) = std::sync::mpsc::channel();
     let clone = queue.clone();
     // Runs in another thread, so the test fails instead of blocking if an arrival takes the lock.
@@ -105,7 +105,7 @@ fn huge_bodies_do_not_overflow() {
     assert!(deny(&queue, "b", 1).is_err(), "no bytes remain");
     drop(first);
     waiting(deny(&queue, "b", usize::MAX));
-    let held = queue.0.state.lock().waiting;
+    let held = queue.0.waiters.lock().total;
     assert_eq!((held.requests, held.bytes), (0, 0));
 }
 

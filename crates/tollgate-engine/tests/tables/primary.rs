@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store,
-    StoreError,
+    BoxFuture, Charge, Cost, Key, Micros, NeverPending, PenaltyBlock, Policy, Receipt, Reply,
+    Settlement, Store, StoreError,
 };
 use tollgate_memory::{ManualClock, MemoryStore};
 
@@ -47,5 +47,14 @@ impl Store for Primary {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.store.reset(policy, key)
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        self.store.block(policy, key, block)
     }
 }

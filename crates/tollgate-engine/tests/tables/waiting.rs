@@ -11,6 +11,8 @@ requests wait in the order of arrival: p log 1/10 wait 1200
 # A unit is free at 10 s, but the first request's timer fires later.
 newcomers do not overtake: p log 1/10 wait 600
     0: a a freeze 10: a ?p 11: thaw => 0 11 21 p=1
+newcomers overtake at no limit: own log 9/60 wait 600, all log 1/10 wait 600 global
+    0: a b freeze 10: c ?all 11: thaw => 0 11 21 all=1
 a large request is not overtaken: p bucket 1/1^3 wait 60
     0: a*2 a*3 a => 0 2 3
 a request waits until `Retry-After`, exactly: p window 2/60 wait 180
@@ -65,6 +67,8 @@ the cost of requests ahead counts: p bucket 1/1^3 wait 3
     0: a*3 a*2 a*2 a => 0 2 late(+4) 3
 the shortest of the longest waits counts: slow log 1/10 wait 60, roomy log 100/60 wait 1
     0: a a => 0 late(slow+10)
+units ahead count at each limit: own log 9/60 wait 15, all log 1/10 wait 15 global
+    0: a b c => 0 10 late(all+20)
 a caller may be less patient than the limit: p log 1/10 wait 60
     0: a a<9 a<10 a<19 => 0 late(+10) 10 late(+20)
 more than the capacity is rejected for good: p log 1/10 wait 600

@@ -7,8 +7,8 @@ use tollgate_core::{
     Timestamp, Verdict,
 };
 use tollgate_engine::{
-    AppliedLimit, Charges, Conclusion, Limits, OpenCharges, Question, Queue, Refunds, Rejection,
-    Request, Step, SubjectKind, actual_cost,
+    AppliedLimit, Asking, Charges, Conclusion, Limits, OpenCharges, Question, Queue, Refunds,
+    Rejection, Request, Sleeping, Step, SubjectKind, actual_cost,
 };
 use tollgate_memory::{Clock as _, ManualClock, MemoryStore};
 
@@ -62,8 +62,8 @@ struct Flight {
 
 enum Stage {
     /// The store's reply is on its way to the request.
-    Asked(Request, Result<Verdict, StoreError>),
-    Asleep(Request, Timestamp),
+    Asked(Request, Asking, Result<Verdict, StoreError>),
+    Asleep(Request, Sleeping),
     /// Passed, and runs from the first to the second time.
     Runs(Charges, [Timestamp; 2]),
     Over,
@@ -189,26 +189,26 @@ impl World {
         // A request without a body counts as this many bytes.
         let arrival = self.limits.may_wait().then(|| self.queue.arrive(1_000));
         let patience = sent.patience.unwrap_or(Micros::MAX);
-        let (request, step) = Request::within(&self.limits, charges, arrival, patience);
+        let (request, asking) = Request::within(&self.limits, charges, arrival, patience);
         let number = self.flights.len();
         let (arrived, outcome) = (self.clock.now(), self.outcomes.len());
         self.outcomes.push("waits".to_owned());
         self.flights.push(Flight { sent, arrived, stage: Stage::Over, outcome });
-        self.advance(number, request, step);
+        self.advance(number, request, Step::Ask(asking));
     }
 
     /// Does what each step requires, until the request has to wait.
     fn advance(&mut self, number: usize, mut request: Request, mut step: Step) {
         self.flights[number].stage = loop {
             match step {
-                Step::Ask(question) => {
-                    let reply = self.ask(question, request.charges());
+                Step::Ask(asking) => {
+                    let reply = self.ask(asking.question, request.charges());
                     if self.holds {
-                        break Stage::Asked(request, reply);
+                        break Stage::Asked(request, asking, reply);
                     }
-                    step = request.on_reply(&self.limits, reply, self.clock.now());
+                    step = request.on_reply(asking, &self.limits, reply, self.clock.now());
                 }
-                Step::Sleep(until) => break Stage::Asleep(request, until),
+                Step::Sleep(sleeping) => break Stage::Asleep(request, sleeping),
                 Step::Done(conclusion) => {
                     break self.conclude(number, request.take_charges(), &conclusion);
                 }
@@ -277,10 +277,10 @@ impl World {
     fn leave(&mut self, number: usize) {
         let flight = &mut self.flights[number];
         let (charges, refunds) = match std::mem::replace(&mut flight.stage, Stage::Over) {
-            Stage::Asked(mut request, reply) => {
+            Stage::Asked(mut request, asking, reply) => {
                 // The layer's choice: units of the first question count, because clients could
                 // otherwise send requests for free.
-                let refunds = request.refunds(Refunds::Permits);
+                let refunds = asking.refunds(Refunds::Permits);
                 let mut charges = request.take_charges();
                 let verdict = reply.ok().filter(Verdict::is_admitted);
                 verdict.iter().for_each(|verdict| charges.fill_in(verdict));
@@ -346,12 +346,12 @@ impl World {
             let Some(number) = self.next_ready() else { return };
             assert!(repeats < 1_000, "request {number} never sleeps");
             match std::mem::replace(&mut self.flights[number].stage, Stage::Over) {
-                Stage::Asked(mut request, reply) => {
-                    let step = request.on_reply(&self.limits, reply, self.clock.now());
+                Stage::Asked(mut request, asking, reply) => {
+                    let step = request.on_reply(asking, &self.limits, reply, self.clock.now());
                     self.advance(number, request, step);
                 }
-                Stage::Asleep(mut request, _) => {
-                    let step = request.on_wake(self.clock.now());
+                Stage::Asleep(mut request, sleeping) => {
+                    let step = request.on_wake(sleeping, self.clock.now());
                     self.advance(number, request, step);
                 }
                 Stage::Runs(charges, _) => self.finish(number, &charges),
@@ -364,8 +364,8 @@ impl World {
         let now = self.clock.now();
         let is_ready = |number: &usize| match &self.flights[*number].stage {
             Stage::Asked(..) => !self.holds,
-            Stage::Asleep(request, until) => {
-                !self.is_frozen && (*until <= now || request.is_woken(Waker::noop()))
+            Stage::Asleep(_, sleeping) => {
+                !self.is_frozen && (sleeping.until <= now || sleeping.is_woken(Waker::noop()))
             }
             Stage::Runs(_, [_, end]) => *end <= now,
             Stage::Over => false,
@@ -376,7 +376,7 @@ impl World {
 
     fn next_event(&self) -> Option<Timestamp> {
         let events = self.flights.iter().filter_map(|flight| match &flight.stage {
-            Stage::Asleep(_, until) if !self.is_frozen => Some(*until),
+            Stage::Asleep(_, sleeping) if !self.is_frozen => Some(sleeping.until),
             Stage::Runs(_, [_, end]) => Some(*end),
             _ => None,
         });

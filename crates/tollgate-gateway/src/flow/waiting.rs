@@ -75,8 +75,8 @@ impl Stream {
         self.has_room_beside(&self.waiting.lock())
     }
 
-    /// One piece may always wait. Otherwise unread streams could use up the connection's memory, and
-    /// stop all other streams.
+    /// One piece may always wait. Otherwise unread streams could use up the connection's memory,
+    /// and stop all other streams.
     fn has_room_beside(&self, waiting: &Waiting) -> bool {
         waiting.bytes == 0 || (waiting.bytes < STREAM_BYTES && !self.connection_is_full())
     }

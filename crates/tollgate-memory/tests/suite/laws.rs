@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Fallback, Key, Lease, Micros, Policy, Quota, Receipt, ReceiptId,
-    Reply, Settlement, Store, StoreError, StoreExt, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Fallback, Key, Lease, Micros, PenaltyBlock, Policy, Quota, Receipt,
+    ReceiptId, Reply, Settlement, Store, StoreError, StoreExt, Timestamp, Verdict,
 };
 use tollgate_memory::{ManualClock, MemoryStore, ThreadLeases};
 use tollgate_store_tests::law::{self, Subject, Timed};
@@ -267,6 +267,15 @@ impl<S: Store> Store for Failing<S> {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.or_fail(|| self.0.reset(policy, key))
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        self.or_fail(|| self.0.block(policy, key, block))
     }
 }
 

@@ -53,6 +53,7 @@ impl Combiner {
                     self.deny_cache.forget();
                     Ok(Answer::Reset)
                 }
+                ScriptAnswer::Blocked(blocked) => Ok(Answer::Blocked(blocked)),
                 ScriptAnswer::Fault { fault, key } => {
                     let key = batch.keys().nth(key).unwrap_or_default();
                     let key = String::from_utf8_lossy(key);

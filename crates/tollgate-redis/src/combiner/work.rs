@@ -72,7 +72,7 @@ impl Work {
                 self.is_general = true;
                 self.general += CORRECTION + most_entries(&receipt.policy) / ENTRIES;
             }
-            Request::Reset { .. } | Request::Lease { .. } => {
+            Request::Reset { .. } | Request::Block { .. } | Request::Lease { .. } => {
                 self.is_general = true;
                 self.general += CORRECTION;
             }

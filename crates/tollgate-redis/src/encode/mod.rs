@@ -96,6 +96,7 @@ pub(crate) enum Asked {
     Settle,
     Renew,
     Reset,
+    Block,
     Lease,
 }
 
@@ -115,6 +116,7 @@ const OWE: u8 = 3;
 const RESET: u8 = 4;
 const RENEW: u8 = 5;
 const DECIDE_QUEUED: u8 = 6;
+const BLOCK: u8 = 7;
 const LEASE: u8 = 16;
 
 /// Where a run stores its request count.

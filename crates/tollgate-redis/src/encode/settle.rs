@@ -1,8 +1,8 @@
-//! Operations after a charge: correct it, renew its permit, or reset its key.
+//! Operations without a decision: correct a charge, renew a permit, reset or block a key.
 
-use tollgate_core::{Cost, Micros, Receipt};
+use tollgate_core::{Cost, Micros, PenaltyBlock, Policy, Receipt};
 
-use super::{Asked, Batch, EncodeError, GIVE_BACK, OWE, RENEW, RESET};
+use super::{Asked, BLOCK, Batch, EncodeError, GIVE_BACK, OWE, RENEW, RESET};
 use crate::bytes::{exact, put};
 
 impl Batch {
@@ -72,6 +72,25 @@ impl Batch {
         put::<7>(&mut self.scratch, charged.refunded);
         put::<7>(&mut self.scratch, lifetime.get());
         self.request(asked, &[state, settled]);
+        Ok(())
+    }
+
+    /// Adds a request to block a key under a penalty.
+    pub fn block(
+        &mut self,
+        key: &[u8],
+        policy: &Policy,
+        block: PenaltyBlock,
+    ) -> Result<(), EncodeError> {
+        self.make_room(1)?;
+        let (key, (_, form)) = (self.number(key), self.form(policy));
+        self.scratch.clear();
+        self.scratch.extend([BLOCK, 0, 1]);
+        put::<2>(&mut self.scratch, key);
+        put::<2>(&mut self.scratch, form);
+        put::<7>(&mut self.scratch, exact(block.length.get()));
+        put::<7>(&mut self.scratch, block.known_at.as_micros());
+        self.request(Asked::Block, &[key]);
         Ok(())
     }
 

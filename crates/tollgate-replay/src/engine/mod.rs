@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{Cost, Micros, Receipt, ReceiptId, Store, StoreError, Timestamp};
-use tollgate_engine::{self as engine, Conclusion, Limits, Queue, Rejection, Step};
+use tollgate_engine::{
+    self as engine, Charges, Conclusion, Limits, Queue, Rejection, Sleeping, Step,
+};
 use tollgate_memory::{Clock, MemoryStore};
 
 pub use self::request::{Client, Request};
@@ -81,11 +83,23 @@ pub enum Answer {
     Waits,
 }
 
+/// The final answer to a request that waited.
+#[derive(Debug)]
+pub struct Resolved {
+    /// The request's number.
+    pub number: u64,
+    /// Whether it passed, and how long it waited.
+    pub answer: Answer,
+    /// Its charges, with their decisions.
+    pub charges: Charges,
+}
+
 /// A replay with its key state and counts.
 ///
 /// Requests must be in chronological order. A request that is earlier than the previous request is
-/// treated as if it arrived at the same time. Decisions use the same code as a service with a
-/// memory store.
+/// treated as if it arrived at the same time. Waits and responses that end at the same time do so in
+/// the order in which their requests arrived. Decisions use the same code as a service with a memory
+/// store.
 pub struct Replay {
     store: MemoryStore<LogClock>,
     clock: LogClock,
@@ -94,12 +108,12 @@ pub struct Replay {
     /// Future events, earliest first.
     events: BinaryHeap<Reverse<Event>>,
     queue: Queue,
-    waiting: HashMap<u64, Waiter>,
+    waiting: HashMap<u64, (Waiter, Sleeping)>,
     woken: Woken,
     /// The number of requests so far, which is also the next request's number.
     requests: u64,
     receipts: u64,
-    resolved: Vec<(u64, Answer)>,
+    resolved: Vec<Resolved>,
     cut_short: u64,
 }
 
@@ -122,7 +136,7 @@ impl LogClock {
 /// A future event.
 struct Event {
     at: Timestamp,
-    /// Orders events that have the same time.
+    /// The request's number, which orders events that have the same time.
     number: u64,
     what: What,
 }
@@ -131,7 +145,7 @@ enum What {
     /// A response is complete, so its charges are settled.
     End(Box<[(Receipt, Cost)]>),
     /// A waiting request retries.
-    Wake(u64),
+    Wake,
 }
 
 impl Replay {
@@ -171,32 +185,33 @@ impl Replay {
         }
     }
 
-    /// Decides a request. Requests are numbered from 0.
+    /// Decides a request, and writes the decisions into its charges. If it waits, its charges are
+    /// returned [later](Self::resolved). Requests are numbered from 0.
     ///
     /// # Errors
     /// The request charges the same policy and key under two quotas.
-    pub fn request(&mut self, mut request: Request<'_>) -> Result<Answer, StoreError> {
+    pub fn request(&mut self, request: &mut Request<'_>) -> Result<Answer, StoreError> {
         let now = self.advance(request.at)?;
         let number = self.requests;
         self.requests += 1;
         self.tallies.reach(now);
         if request.charges.is_empty() {
-            self.tallies.pass(&request, true, now);
+            self.tallies.pass(request, true, now);
             return Ok(Answer::Allowed { wait: Micros::ZERO });
         }
         // A log does not contain the requests' memory.
         let arrival = request.limits.may_wait().then(|| self.queue.arrive(0));
         let charges = std::mem::take(&mut request.charges);
-        let (mut decided, step) = engine::Request::start(request.limits, charges, arrival);
-        match self.advance_request(&mut decided, request.limits, step, now) {
+        let (mut decided, asking) = engine::Request::start(request.limits, charges, arrival);
+        match self.advance_request(&mut decided, request.limits, Step::Ask(asking), now) {
             Ok(conclusion) => {
                 request.charges = decided.take_charges();
-                self.conclude(&request, conclusion, None)
+                self.conclude(number, request, conclusion, None)
             }
-            Err(until) => {
-                self.tallies.join(&request, now);
-                let waiter = Waiter::new(decided, &request, now, until);
-                self.sleep(number, waiter, Some(until));
+            Err(sleeping) => {
+                self.tallies.join(request, now);
+                let until = sleeping.until;
+                self.sleep(number, Waiter::new(decided, request, now), sleeping, Some(until));
                 Ok(Answer::Waits)
             }
         }
@@ -205,21 +220,22 @@ impl Replay {
     /// Takes a request's next steps.
     ///
     /// # Errors
-    /// It has to sleep until this time.
+    /// It has to sleep.
     fn advance_request(
         &self,
         request: &mut engine::Request,
         limits: &Limits,
         mut step: Step,
         now: Timestamp,
-    ) -> Result<Conclusion, Timestamp> {
+    ) -> Result<Conclusion, Sleeping> {
         loop {
             step = match step {
                 Step::Done(conclusion) => return Ok(conclusion),
-                Step::Sleep(until) => return Err(until),
-                Step::Ask(question) => {
-                    let reply = self.store.decide(&question.charges(limits, request.charges()));
-                    request.on_reply(limits, reply.into_inner(), now)
+                Step::Sleep(sleeping) => return Err(sleeping),
+                Step::Ask(asking) => {
+                    let reply =
+                        self.store.decide(&asking.question.charges(limits, request.charges()));
+                    request.on_reply(asking, limits, reply.into_inner(), now)
                 }
             };
         }
@@ -228,6 +244,7 @@ impl Replay {
     /// Counts a decided request. `waited` is set if it waited in the queue.
     fn conclude(
         &mut self,
+        number: u64,
         request: &Request<'_>,
         conclusion: Conclusion,
         waited: Option<Micros>,
@@ -235,7 +252,7 @@ impl Replay {
         match conclusion {
             Conclusion::Pass(delay) => {
                 self.tallies.decide(request, waited, true);
-                self.hold(request, delay);
+                self.hold(number, request, delay);
                 let wait = tally::plus(waited.unwrap_or_default(), delay);
                 Ok(Answer::Allowed { wait })
             }
@@ -250,43 +267,37 @@ impl Replay {
     }
 
     /// Lets a request sleep. It wakes when earlier requests leave, or at the latest when `wakes`.
-    fn sleep(&mut self, number: u64, waiter: Waiter, wakes: Option<Timestamp>) {
-        let is_woken = waiter.request.is_woken(&self.woken.waker(number));
+    fn sleep(&mut self, number: u64, waiter: Waiter, sleeping: Sleeping, wakes: Option<Timestamp>) {
+        let is_woken = sleeping.is_woken(&self.woken.waker(number));
         let wakes = if is_woken { Some(self.clock.now()) } else { wakes };
         if let Some(at) = wakes {
-            self.later(at, What::Wake(number));
+            self.later(at, number, What::Wake);
         }
-        self.waiting.insert(number, waiter);
+        self.waiting.insert(number, (waiter, sleeping));
     }
 
-    /// Continues a waiting request. The requests that it wakes continue too, the earliest first.
+    /// Continues a waiting request. The requests that it wakes continue at the same time.
     fn wake(&mut self, number: u64) -> Result<(), StoreError> {
-        let mut woken = vec![number];
-        while let Some(number) = woken.pop() {
-            self.continue_waiting(number)?;
-            woken.extend(self.woken.take());
-            woken.sort_unstable_by_key(|number| Reverse(*number));
-            woken.dedup();
-        }
-        Ok(())
-    }
-
-    fn continue_waiting(&mut self, number: u64) -> Result<(), StoreError> {
-        let Some(mut waiter) = self.waiting.remove(&number) else { return Ok(()) };
+        let Some((mut waiter, sleeping)) = self.waiting.remove(&number) else { return Ok(()) };
         let now = self.clock.now();
-        let step = waiter.request.on_wake(now);
+        let planned = sleeping.until;
+        let step = waiter.request.on_wake(sleeping, now);
         match self.advance_request(&mut waiter.request, &waiter.limits, step, now) {
-            Err(until) => {
+            Err(sleeping) => {
                 // Other wakes may be planned already.
-                let wakes = (until != waiter.until || until <= now).then_some(until);
-                waiter.until = until;
-                self.sleep(number, waiter, wakes);
+                let until = sleeping.until;
+                let wakes = (until != planned || until <= now).then_some(until);
+                self.sleep(number, waiter, sleeping, wakes);
             }
             Ok(conclusion) => {
                 let waited = now.since(waiter.since);
-                let answer = self.conclude(&waiter.recorded(), conclusion, Some(waited))?;
-                self.resolved.push((number, answer));
+                let request = waiter.recorded();
+                let answer = self.conclude(number, &request, conclusion, Some(waited))?;
+                self.resolved.push(Resolved { number, answer, charges: request.charges });
             }
+        }
+        for number in self.woken.take() {
+            self.later(now, number, What::Wake);
         }
         Ok(())
     }
@@ -303,9 +314,9 @@ impl Replay {
         Ok(())
     }
 
-    /// Returns the final answers to requests that waited, with the requests' numbers. Each call
-    /// returns the answers since the previous call.
-    pub fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
+    /// Returns the final answers to requests that waited. Each call returns the answers since the
+    /// previous call.
+    pub fn resolved(&mut self) -> impl Iterator<Item = Resolved> + '_ {
         self.resolved.drain(..)
     }
 
@@ -316,7 +327,7 @@ impl Replay {
     pub fn finish(&mut self) -> Result<Report, StoreError> {
         while let Some(Reverse(event)) = self.events.pop() {
             self.clock.set(event.at.max(self.clock.now()));
-            self.happen(event.what)?;
+            self.happen(event)?;
         }
         let overflowed = self.store.stats().overflowed;
         Ok(self.tallies.report(overflowed, self.cut_short))
@@ -329,15 +340,15 @@ impl Replay {
         {
             let Some(Reverse(event)) = self.events.pop() else { break };
             self.clock.set(event.at.max(self.clock.now()));
-            self.happen(event.what)?;
+            self.happen(event)?;
         }
         let now = at.max(self.clock.now());
         self.clock.set(now);
         Ok(now)
     }
 
-    fn happen(&mut self, what: What) -> Result<(), StoreError> {
-        match what {
+    fn happen(&mut self, event: Event) -> Result<(), StoreError> {
+        match event.what {
             What::End(charges) => {
                 for (receipt, actual) in &*charges {
                     // A memory store replies immediately.
@@ -347,12 +358,12 @@ impl Replay {
                 }
                 Ok(())
             }
-            What::Wake(number) => self.wake(number),
+            What::Wake => self.wake(event.number),
         }
     }
 
     /// Plans the corrections at the end of a request's response.
-    fn hold(&mut self, request: &Request<'_>, delay: Micros) {
+    fn hold(&mut self, number: u64, request: &Request<'_>, delay: Micros) {
         let Request { limits, charges, actual, duration, .. } = request;
         let is_permit = charges.iter().any(|applied| limits.of(applied).policy.is_concurrency());
         if actual.is_empty() && !is_permit {
@@ -385,14 +396,13 @@ impl Replay {
         {
             self.cut_short += 1;
             // Settling only fails for an invalid receipt, and the store created this receipt.
-            let _ = self.happen(first.what);
+            let _ = self.happen(first);
         }
-        self.later(now + delay + *duration, What::End(open.into()));
+        self.later(now + delay + *duration, number, What::End(open.into()));
     }
 
-    fn later(&mut self, at: Timestamp, what: What) {
-        self.receipts += 1;
-        self.events.push(Reverse(Event { at, number: self.receipts, what }));
+    fn later(&mut self, at: Timestamp, number: u64, what: What) {
+        self.events.push(Reverse(Event { at, number, what }));
     }
 }
 

@@ -42,24 +42,24 @@ impl<T: Default> Named<T> {
         Self { items: Vec::new(), numbers: HashMap::default(), last: Vec::new() }
     }
 
-    fn get(&mut self, place: usize, name: &str) -> &mut T {
-        let last = self.last.get(place).copied();
+    fn get(&mut self, position: usize, name: &str) -> &mut T {
+        let last = self.last.get(position).copied();
         let is_last = |at: &usize| self.items.get(*at).is_some_and(|(last, _)| **last == *name);
-        let number = last.filter(is_last).unwrap_or_else(|| self.number(place, name));
+        let number = last.filter(is_last).unwrap_or_else(|| self.number(position, name));
         &mut self.items[number].1
     }
 
     #[cold]
-    fn number(&mut self, place: usize, name: &str) -> usize {
+    fn number(&mut self, position: usize, name: &str) -> usize {
         let number = self.numbers.get(name).copied().unwrap_or_else(|| {
             self.numbers.insert(name.into(), self.items.len());
             self.items.push((name.into(), T::default()));
             self.items.len() - 1
         });
-        if self.last.len() <= place {
-            self.last.resize(place + 1, number);
+        if self.last.len() <= position {
+            self.last.resize(position + 1, number);
         }
-        self.last[place] = number;
+        self.last[position] = number;
         number
     }
 }
@@ -189,10 +189,10 @@ impl Tallies {
         let now = charges.decided_at();
         self.answer(request, is_admitted, now);
         let (mut least, mut denied_by) = (None, None);
-        for (place, applied) in charges.iter().enumerate() {
+        for (position, applied) in charges.iter().enumerate() {
             let (decision, mode) = (&applied.decision, limits.of(applied).mode);
             let policy = limits.policy(applied);
-            let counts = self.policies.get(place, policy.name());
+            let counts = self.policies.get(position, policy.name());
             counts.tally.note(now, applied.cost.get(), decision.allows());
             counts.is_shadow = !mode.enforces();
             let waited = waited.filter(|_| mode.max_wait().is_some()).unwrap_or_default();

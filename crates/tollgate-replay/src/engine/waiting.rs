@@ -19,17 +19,10 @@ pub(super) struct Waiter {
     actual: Box<[(u8, Cost)]>,
     duration: Micros,
     pub(super) since: Timestamp,
-    /// When it wakes at the latest.
-    pub(super) until: Timestamp,
 }
 
 impl Waiter {
-    pub(super) fn new(
-        request: engine::Request,
-        recorded: &Request<'_>,
-        since: Timestamp,
-        until: Timestamp,
-    ) -> Self {
+    pub(super) fn new(request: engine::Request, recorded: &Request<'_>, since: Timestamp) -> Self {
         let client = |client: Client<'_>| (client.key.clone(), client.name.to_string().into());
         Self {
             request,
@@ -39,7 +32,6 @@ impl Waiter {
             actual: recorded.actual.into(),
             duration: recorded.duration,
             since,
-            until,
         }
     }
 

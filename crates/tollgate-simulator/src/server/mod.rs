@@ -309,7 +309,7 @@ impl Server {
                 self.reached.enter(SCRIPT, "memory is full: lease");
                 reply.unmade();
             }
-            Request::Settle { .. } | Request::Renew(_) if self.is_full => {
+            Request::Settle { .. } | Request::Renew(_) | Request::Block { .. } if self.is_full => {
                 self.reached.enter(SCRIPT, "memory is full: correction");
                 reply.unmade();
             }
@@ -356,6 +356,13 @@ impl Server {
                 reply.reset();
                 let (policy, key) = (policy.clone(), key.clone());
                 changes.push(Change::Freed { policy, key, settled: None });
+            }
+            Request::Block { policy, key, block } => {
+                self.data.expire(policy.name(), key, now);
+                let blocked = self.data.reference.block(policy, key, *block, now);
+                self.reached.rule(policy, if blocked.is_some() { "blocks" } else { "is not news" });
+                reply.blocked(blocked);
+                self.data.written(policy, key, now);
             }
             Request::Lease { policy, key, units, ttl, tag, spent } => {
                 self.data.expire(policy.name(), key, now);

@@ -81,6 +81,12 @@ impl Reply {
         self.0.push(8);
     }
 
+    /// Writes how long a key is blocked; `None` if the block was old news.
+    pub(super) fn blocked(&mut self, length: Option<Micros>) {
+        self.0.push(11);
+        self.number::<7>(length.map_or(0, Micros::get));
+    }
+
     /// Memory is full, so the request was not charged.
     pub(super) fn unmade(&mut self) {
         self.0.push(10);

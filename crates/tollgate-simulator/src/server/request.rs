@@ -7,8 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
-    Algorithm, Charged, Cost, Key, Kind, LeakyMode, Micros, OwnedCharge, Policy, Quota, Receipt,
-    ReceiptId, Refill, Resolution, Source, Timestamp,
+    Algorithm, Charged, Cost, Key, Kind, LeakyMode, Micros, OwnedCharge, PenaltyBlock, Policy,
+    Quota, Receipt, ReceiptId, Refill, Resolution, Source, Timestamp,
 };
 
 #[derive(Debug)]
@@ -35,6 +35,11 @@ pub(super) enum Request {
     Reset {
         policy: String,
         key: Key,
+    },
+    Block {
+        policy: Policy,
+        key: Key,
+        block: PenaltyBlock,
     },
     Lease {
         policy: Policy,
@@ -80,6 +85,12 @@ impl Context<'_> {
             4 => {
                 let (policy, key) = self.name(reader);
                 Request::Reset { policy, key }
+            }
+            7 => {
+                let (policy, key) = self.policy(reader);
+                let length = Micros::new(reader.number::<7>());
+                let known_at = Timestamp::from_micros(reader.number::<7>());
+                Request::Block { policy, key, block: PenaltyBlock { length, known_at } }
             }
             16 => {
                 let (policy, key) = self.policy(reader);

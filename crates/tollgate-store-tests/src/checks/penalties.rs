@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate_core::{Charge, Cost, Key, Micros, Policy, Settlement, Store, Strikes, Verdict};
+use tollgate_core::{
+    Charge, Cost, Key, Micros, PenaltyBlock, Policy, Settlement, Store, Strikes, Verdict,
+};
 
 use super::{MODES, advance, decide, policy, receipt, remaining, settle};
 use crate::Harness;
@@ -133,4 +135,40 @@ pub async fn concurrent_denials_cause_one_block<H: Harness>(_: &H, store: &H::St
     assert_eq!((admitted, not_blocked), (5, 2));
     let blocked = send(store, [&full, &banned], &key).await;
     assert!(block(&blocked).is_some_and(|block| Duration::from(block) <= BLOCK), "{blocked:?}");
+}
+
+/// A block without strikes denies until its end, and a shorter one does not end it earlier. It is
+/// capped by the penalty's longest block, and a reset ends it.
+pub async fn block_denies_until_its_end<H: Harness>(_: &H, store: &H::Store) {
+    let (free, banned) = (policy("free", 9, MODES[1]), three_denials());
+    let (both, key) = ([&free, &banned], Key::from("k"));
+    assert!(send(store, both, &key).await.is_admitted());
+    let ends_after = |length| store.block(&banned, &key, PenaltyBlock::of(length));
+    let first = ends_after(BLOCK).await.expect("decided").expect("a block");
+    assert_eq!(Duration::from(first), BLOCK);
+    let shorter = ends_after(BLOCK / 2).await.expect("decided").expect("a block");
+    assert!(shorter <= first && Duration::from(shorter) > BLOCK / 2, "{shorter:?}");
+    let denied = send(store, both, &key).await;
+    assert!(!denied.is_admitted() && block(&denied) <= Some(shorter));
+    assert!(send(store, both, &Key::from("other")).await.is_admitted());
+    let longest = ends_after(9 * BLOCK).await.expect("decided").expect("a block");
+    assert_eq!(Duration::from(longest), 3 * BLOCK);
+    store.reset(&banned, &key).await.expect("decided");
+    assert!(send(store, both, &key).await.is_admitted());
+}
+
+/// An answer that left before the last block started changes nothing, in any order. A policy that is
+/// no penalty cannot block.
+pub async fn late_blocks_change_nothing<H: Harness>(_: &H, store: &H::Store) {
+    let (free, banned) = (policy("free", 9, MODES[1]), three_denials());
+    let (both, key) = ([&free, &banned], Key::from("k"));
+    let left_at = send(store, both, &key).await.decided_at();
+    let answer = |length| PenaltyBlock::of(length).as_known_at(left_at);
+    let first = store.block(&banned, &key, answer(BLOCK)).await.expect("decided");
+    assert_eq!(first.map(Duration::from), Some(BLOCK));
+    let late = store.block(&banned, &key, answer(2 * BLOCK)).await.expect("decided");
+    assert_eq!(late, None);
+    assert!(block(&send(store, both, &key).await) <= first);
+    let error = store.block(&free, &key, PenaltyBlock::of(BLOCK)).await.expect_err("no penalty");
+    assert!(!error.is_outage() && error.to_string().contains("is not a penalty"), "{error}");
 }

@@ -53,7 +53,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
             let costs: Vec<_> = costs.collect();
             let charged = policies.iter().zip(&keys).zip(costs);
             let charges = charged.map(|((policy, key), cost)| Charge::new(policy, key, cost));
-            let charges = vary(&mut rng, charges);
+            let charges = vary(&mut rng, charges, true);
             let verdict = decide(store, &charges).await;
             let now = verdict.decided_at();
             let expected = reference.decide(&charges, now);

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store,
-    StoreError,
+    BoxFuture, Charge, Cost, Key, Micros, NeverPending, PenaltyBlock, Policy, Receipt, Reply,
+    Settlement, Store, StoreError,
 };
 
 /// The inner store in [`wrapper_returns_inner_store_properties`].
@@ -54,6 +54,10 @@ impl Store for Inside {
     }
 
     fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
+        Self::answer()
+    }
+
+    fn block(&self, _: &Policy, _: &Key, _: PenaltyBlock) -> Reply<BoxFuture<Option<Micros>>> {
         Self::answer()
     }
 

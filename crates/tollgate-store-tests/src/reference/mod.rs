@@ -9,11 +9,11 @@ use std::collections::{HashMap, HashSet};
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{
-    AnyRule, Charge, Cost, Decision, Holds, Key, Micros, Outcome, Policy, Receipt, ReceiptId,
-    Settlement, Timestamp, Verdict, with_rule,
+    AnyRule, Charge, Cost, Decision, Holds, Key, Micros, Outcome, PenaltyBlock, Policy, Receipt,
+    ReceiptId, Settlement, Timestamp, Verdict, with_rule,
 };
 
-use self::stored::{Change, Stored, StoredRule, Version};
+use self::stored::{Change, Stored, StoredRule, Version, with_state};
 
 /// A map, and the core's pure functions. Time is an argument, operations run one after the other,
 /// and keys are never forgotten, so little can go wrong.
@@ -257,6 +257,32 @@ impl Reference {
         stored.versions[index].state = rule.wrap(state);
         self.keys.insert(slot, stored);
         Some(receipt.begun_at(charged_at))
+    }
+
+    /// Blocks a key under all versions of a penalty. Returns the time left under `policy`.
+    pub fn block(
+        &mut self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+        now: Timestamp,
+    ) -> Option<Micros> {
+        let (slot, any) = (slot_of(policy, key), policy.rule());
+        let mut stored = self.stored(&slot, now);
+        let mut left = with_rule!(any, rule => {
+            rule.block(&mut stored.read(rule, any, now), block, now)
+        });
+        left?;
+        let own = stored.version_mut(any, now, self.was_reset(&slot, now));
+        let versions = stored.versions.iter_mut().enumerate();
+        for (index, version) in versions.filter(|(_, it)| it.rule.counts_with(any)) {
+            let blocked = with_state!(version, rule, state => rule.block(&mut state, block, now));
+            if index == own {
+                left = blocked;
+            }
+        }
+        self.keys.insert(slot, stored);
+        left
     }
 
     /// Removes a key's state at `now`. Leases remain, because replicas may still spend them.

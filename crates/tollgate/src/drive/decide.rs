@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 
 use tollgate_core::{Micros, Store, Timestamp};
-use tollgate_engine::{Arrival, Conclusion, Question, Rejection, Request};
+use tollgate_engine::{Arrival, Conclusion, Question, Rejection, Request, Step};
 
 use super::driver::{Decided, Driver, Next};
 use super::telemetry::DecisionTimer;
@@ -49,9 +49,9 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         patience: Micros,
     ) -> Progress<St, X> {
         let charges = mem::take(&mut decided.charges);
-        let (mut request, step) = Request::within(&self.limits, charges, arrival, patience);
+        let (mut request, asking) = Request::within(&self.limits, charges, arrival, patience);
         // The request's clock starts when it first waits.
-        let conclusion = match self.advance(&mut request, step, || Timestamp::EPOCH) {
+        let conclusion = match self.advance(&mut request, Step::Ask(asking), || Timestamp::EPOCH) {
             Ok(conclusion) => conclusion,
             Err(next) => {
                 return Progress::Wait(waiting::for_step(self, request, timer, next, patience));
@@ -88,7 +88,8 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
     ) -> Progress<St, X> {
         let charges = mem::take(&mut decided.charges);
         // The first step is the question that was already asked.
-        let (request, _) = Request::start(&self.limits, charges, None);
-        Progress::Wait(waiting::for_step(self, request, timer, Next::Reply(reply), patience))
+        let (request, asking) = Request::start(&self.limits, charges, None);
+        let next = Next::Reply(asking, reply);
+        Progress::Wait(waiting::for_step(self, request, timer, next, patience))
     }
 }

@@ -2,7 +2,8 @@
 
 use tollgate_core::{AnyStore, Cost, Micros, Reply, Store, StoreError, Timestamp};
 use tollgate_engine::{
-    AppliedLimit, Charges, Conclusion, Limits, Mode, Question, Refunds, Rejection, Request, Step,
+    AppliedLimit, Asking, Charges, Conclusion, Limits, Mode, Question, Refunds, Rejection, Request,
+    Sleeping, Step,
 };
 use tracing::Level;
 
@@ -39,8 +40,8 @@ pub(crate) struct Decided {
 
 /// What a request waits for.
 pub(super) enum Next<F> {
-    Reply(F),
-    Sleep(Timestamp),
+    Reply(Asking, F),
+    Sleep(Sleeping),
 }
 
 impl<St: Store, X> Driver<St, X> {
@@ -128,7 +129,7 @@ impl<St: Store, X> Driver<St, X> {
         result
     }
 
-    /// Refunds and rejects a request if its leaky bucket delays it for too long.
+    /// Refunds and rejects a request if a leaky bucket delays it for too long.
     #[cold]
     fn give_up(&self, decided: &mut Decided, patience: Micros) -> Conclusion {
         self.refund(Refunds::All, &decided.charges);
@@ -166,10 +167,10 @@ impl<St: Store, X> Driver<St, X> {
         loop {
             step = match step {
                 Step::Done(conclusion) => return Ok(conclusion),
-                Step::Sleep(until) => return Err(Next::Sleep(until)),
-                Step::Ask(question) => match self.ask(question, request.charges()).now() {
-                    Ok(reply) => request.on_reply(&self.limits, reply, now()),
-                    Err(reply) => return Err(Next::Reply(reply)),
+                Step::Sleep(sleeping) => return Err(Next::Sleep(sleeping)),
+                Step::Ask(asking) => match self.ask(asking.question, request.charges()).now() {
+                    Ok(reply) => request.on_reply(asking, &self.limits, reply, now()),
+                    Err(reply) => return Err(Next::Reply(asking, reply)),
                 },
             };
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
-use tollgate_core::{Micros, Source, Store, StoreError, Timestamp, Verdict};
-use tollgate_engine::{Conclusion, Refunds, Rejection, Request};
+use tollgate_core::{Micros, Source, Store, Timestamp};
+use tollgate_engine::{Conclusion, Refunds, Rejection, Request, Sleeping};
 
 use super::admitted::Admitted;
 use super::driver::{Decided, Driver, Next};
@@ -44,7 +44,7 @@ pub(super) fn for_step<St: Store, X: Send + Sync + 'static>(
 }
 
 /// A request that waits for the store or in the queue. If it is dropped, it leaves the queue. If it
-/// was charged, it is refunded as far as [`Request::refunds`] says.
+/// was charged, it is refunded as far as [`Asking::refunds`](tollgate_engine::Asking::refunds) says.
 struct Asked<St: Store, X: Send + Sync + 'static> {
     driver: Arc<Driver<St, X>>,
     request: Request,
@@ -57,51 +57,51 @@ impl<St: Store, X: Send + Sync + 'static> Asked<St, X> {
         let driver = Arc::clone(&self.driver);
         let mut waiting = None;
         loop {
-            if self.request.is_queued() && waiting.is_none() {
+            let is_queued = match &self.next {
+                Some(Next::Reply(asking, _)) => asking.is_queued(),
+                next => next.is_some(),
+            };
+            if is_queued && waiting.is_none() {
                 let limit = self.request.waits_for(&driver.limits);
                 waiting = limit.map(|limit| driver.telemetry.start_waiting(limit));
             }
-            let step = match self.next {
-                Some(Next::Reply(_)) => {
-                    let reply = self.reply().await;
-                    self.request.on_reply(&driver.limits, reply, now())
+            let reply = match &mut self.next {
+                Some(Next::Reply(_, reply)) => Some(reply.await),
+                Some(Next::Sleep(sleeping)) => {
+                    let until = started + Duration::from_micros(sleeping.until.as_micros());
+                    let _ = timeout_at(until, woken(sleeping)).await;
+                    None
                 }
-                Some(Next::Sleep(until)) => {
-                    let until = started + Duration::from_micros(until.as_micros());
-                    let _ = timeout_at(until, self.woken()).await;
-                    self.request.on_wake(now())
-                }
-                None => unreachable!("a request waits for something"),
+                None => None,
             };
-            self.next = None;
+            // Taken after the wait. If the caller leaves before, a charge may have to be refunded.
+            let step = match (self.next.take(), reply) {
+                (Some(Next::Reply(asking, _)), Some(reply)) => {
+                    self.request.on_reply(asking, &driver.limits, reply, now())
+                }
+                (Some(Next::Sleep(sleeping)), _) => self.request.on_wake(sleeping, now()),
+                _ => unreachable!("a request waits for something"),
+            };
             match driver.advance(&mut self.request, step, now) {
                 Err(next) => self.next = Some(next),
                 Ok(conclusion) => return conclusion,
             }
         }
     }
+}
 
-    async fn reply(&mut self) -> Result<Verdict, StoreError> {
-        let reply = poll_fn(|cx| match &mut self.next {
-            Some(Next::Reply(reply)) => Pin::new(reply).poll(cx),
-            _ => Poll::Pending,
-        });
-        reply.await
-    }
-
-    async fn woken(&mut self) {
-        poll_fn(|cx| match self.request.is_woken(cx.waker()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
-    }
+async fn woken(sleeping: &Sleeping) {
+    poll_fn(|cx| match sleeping.is_woken(cx.waker()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
 }
 
 impl<St: Store, X: Send + Sync + 'static> Drop for Asked<St, X> {
     fn drop(&mut self) {
-        let Some(Next::Reply(reply)) = self.next.take() else { return };
-        let refunds = self.request.refunds(self.driver.abandoned);
+        let Some(Next::Reply(asking, reply)) = self.next.take() else { return };
+        let refunds = asking.refunds(self.driver.abandoned);
         let mut charges = self.request.take_charges();
         if !refunds.any(&self.driver.limits, &charges) {
             return;

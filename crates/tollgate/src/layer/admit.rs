@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Decision, Micros, Store};
+use tollgate_core::{Micros, Store};
 use tollgate_engine::{AppliedLimit, Charges, TierIndex};
 
 use super::compiled::CompiledLimit;
@@ -77,8 +77,7 @@ fn classify<St>(
             },
         };
         let cost = compiled.cost(head, &http.options.grpc);
-        let decision = Decision::undecided(0);
-        let applied = AppliedLimit { limit, tier, kind, key, cost, decision };
+        let applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
         charges.push(applied, &layer.limits);
     }
     Ok(())

@@ -55,11 +55,15 @@ pub(crate) fn check_limits(limits: &mut [Limit], store: &impl Store) -> Result<(
         if limit.policy.is_penalty() {
             check_penalty(limit, limits)?;
         }
-        if limit.is_enforced()
-            && limit.policy.queues()
-            && let Some(first) = queue.replace(name())
-        {
-            return Err(LayerError::TwoQueues(first, name()));
+        if limit.is_enforced() && limit.policy.queues() {
+            // Only a leaky bucket cannot hold a place until another policy allows the request.
+            let is_leaky = limit.policy.is_leaky_queue();
+            match queue.replace((name(), is_leaky)) {
+                Some((first, was_leaky)) if is_leaky || was_leaky => {
+                    return Err(LayerError::TwoQueues(first, name()));
+                }
+                _ => {}
+            }
         }
     }
     check_local(limits, store)
@@ -94,7 +98,9 @@ fn check_local(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerErro
 fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
     let name = || limit.policy.name().to_owned();
     let (denials, failures) = (limit.policy.counts_denials(), limit.settling.counts.is_some());
-    if limit.settling.reserve.is_some() || !(denials || failures) {
+    // A penalty with a queue pauses requests, and only `Store::block` starts its blocks.
+    let pauses = limit.policy.max_queue_time().is_some();
+    if limit.settling.reserve.is_some() || !(denials || failures || pauses) {
         return Err(LayerError::NoFailures(name()));
     }
     let waiting = limits.iter().find(|limit| limit.mode.max_wait().is_some());
@@ -251,9 +257,10 @@ pub enum LayerError {
 
     /// Both policies would delay requests.
     #[error(
-        "`{0}` and `{1}` are both leaky buckets in queue mode, and a request can wait in one queue \
-         only: build one of them by `Policy::new` as an `Algorithm::LeakyBucket` with \
-         `LeakyMode::Meter`"
+        "`{0}` and `{1}` both queue requests, and a leaky bucket in queue mode cannot keep a place \
+         until another policy allows the request: build it by `Policy::new` as an \
+         `Algorithm::LeakyBucket` with `LeakyMode::Meter`, and give it a queue by \
+         `Policy::with_queue`"
     )]
     TwoQueues(String, String),
 }

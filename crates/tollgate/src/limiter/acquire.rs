@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tollgate_core::{Cost, Key, Micros, Store};
 use tollgate_engine::{Limits, Rejection};
 
@@ -68,33 +69,36 @@ impl<St: Store> Acquire<St> {
     ///
     /// # Errors
     /// See [`AcquireError`].
-    pub async fn acquire(self) -> Result<Permit<St>, AcquireError> {
-        let Self { state, mut decided, patience, invalid } = self;
-        if let Some(error) = invalid {
+    pub async fn acquire(mut self) -> Result<Permit<St>, AcquireError> {
+        if let Some(error) = self.invalid {
             return Err(error);
         }
-        if state.face.closed.is_closed() {
-            return Err(AcquireError::Closed);
+        self.add_pause();
+        let started = Instant::now();
+        loop {
+            let mut decided = Decided { charges: self.decided.charges.clone(), follow_up: None };
+            let elapsed = Micros::from(started.elapsed());
+            let patience = Micros::new(self.patience.get().saturating_sub(elapsed.get()));
+            decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
+            let asked = Instant::now();
+            let permit = attempt(&self.state, decided, patience).await?;
+            if asked.elapsed() < RECHECK || !permit.is_paused().await {
+                return Ok(permit);
+            }
+            // The calls behind this one keep their instants, so it asks for a new one.
+            let _ = permit.cancel().await;
         }
-        if decided.charges.is_empty() {
-            return Ok(Permit::new(&state, decided));
-        }
-        let timer = state.telemetry.start(&state.limits, &decided.charges, || None);
-        let arrival = state.limits.may_wait().then(|| state.face.queue.arrive_alone());
-        let mut waiting = match state.decide(&mut decided, timer, arrival, patience) {
-            Progress::Pass => return Ok(Permit::new(&state, decided)),
-            Progress::Reject(rejection) => return Err(error(&state, rejection, &decided)),
-            Progress::Wait(waiting) => waiting,
-        };
-        let mut closing = pin!(state.face.closed.acquire());
-        let judged = poll_fn(|cx| match closing.as_mut().poll(cx) {
-            Poll::Ready(_) => Poll::Ready(None),
-            Poll::Pending => waiting.as_mut().poll(cx).map(Some),
-        });
-        match judged.await {
-            None => Err(AcquireError::Closed),
-            Some(Ok(admitted)) => Ok(Permit::new(&state, admitted.run())),
-            Some(Err((decided, rejection))) => Err(error(&state, rejection, &decided)),
+    }
+
+    /// The key of the first charge can be paused.
+    fn add_pause(&mut self) {
+        let Some(pause) = self.state.face.pause else { return };
+        let has_pause = self.decided.charges.iter().any(|it| usize::from(it.limit) == pause);
+        if let Some(first) = self.decided.charges.first()
+            && !has_pause
+        {
+            let key = first.key.clone();
+            self.push(pause, &key, Cost::ONE);
         }
     }
 
@@ -114,6 +118,39 @@ impl<St: Store> Acquire<St> {
         }
     }
 }
+
+async fn attempt<St: Store>(
+    state: &Arc<State<St>>,
+    mut decided: Decided,
+    patience: Micros,
+) -> Result<Permit<St>, AcquireError> {
+    if state.face.closed.is_closed() {
+        return Err(AcquireError::Closed);
+    }
+    if decided.charges.is_empty() {
+        return Ok(Permit::new(state, decided));
+    }
+    let timer = state.telemetry.start(&state.limits, &decided.charges, || None);
+    let arrival = state.limits.may_wait().then(|| state.face.queue.arrive_alone());
+    let mut waiting = match state.decide(&mut decided, timer, arrival, patience) {
+        Progress::Pass => return Ok(Permit::new(state, decided)),
+        Progress::Reject(rejection) => return Err(error(state, rejection, &decided)),
+        Progress::Wait(waiting) => waiting,
+    };
+    let mut closing = pin!(state.face.closed.acquire());
+    let judged = poll_fn(|cx| match closing.as_mut().poll(cx) {
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending => waiting.as_mut().poll(cx).map(Some),
+    });
+    match judged.await {
+        None => Err(AcquireError::Closed),
+        Some(Ok(admitted)) => Ok(Permit::new(state, admitted.run())),
+        Some(Err((decided, rejection))) => Err(error(state, rejection, &decided)),
+    }
+}
+
+/// A key may have been paused while a call was in the queue for this long.
+const RECHECK: Duration = Duration::from_secs(1);
 
 fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) -> AcquireError {
     let refusal = || Refusal::new(Verdicts::of(&state.limits, &decided.charges));

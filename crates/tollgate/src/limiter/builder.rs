@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Policy, Store};
+use tollgate_core::{Policy, PolicyError, Store, Strikes};
 use tollgate_engine::{Limits, Refunds};
 
 use super::shared::Limiter;
@@ -17,17 +17,53 @@ use crate::{Limit, Mode};
 pub struct LimiterBuilder<St> {
     store: St,
     limits: Vec<(Limit, bool)>,
-    wait: Option<Duration>,
-    queue: WaitQueue,
+    waiting: Waiting,
+    longest_pause: Option<Duration>,
+    leaving_percent: u8,
+    wait_queue: WaitQueue,
     observed: Observed,
+}
+
+/// Where calls wait.
+#[derive(Clone, Copy, Debug)]
+enum Waiting {
+    Nowhere,
+    InThisProcess(Duration),
+    InTheStore(Duration),
+}
+
+impl Waiting {
+    fn apply(self, mut limit: Limit) -> Limit {
+        match self {
+            _ if limit.policy.is_penalty() => limit,
+            Self::Nowhere => limit,
+            Self::InThisProcess(max) => limit.mode(Mode::Wait(max)),
+            Self::InTheStore(max) => match limit.policy.clone().with_queue(max) {
+                Ok(policy) => {
+                    limit.policy = policy;
+                    limit
+                }
+                Err(_) if limit.policy.is_leaky_queue() => limit,
+                Err(_) => limit.mode(Mode::Wait(max)),
+            },
+        }
+    }
 }
 
 impl<St: Store> Limiter<St> {
     /// Creates a builder for a limiter over `store`.
     pub fn builder(store: St) -> LimiterBuilder<St> {
-        let (limits, wait) = (Vec::new(), None);
-        let (queue, observed) = (WaitQueue::new(), Observed::default());
-        LimiterBuilder { store, limits, wait, queue, observed }
+        let (limits, waiting, longest_pause) = (Vec::new(), Waiting::Nowhere, None);
+        let (wait_queue, observed) = (WaitQueue::new(), Observed::default());
+        LimiterBuilder {
+            store,
+            limits,
+            waiting,
+            longest_pause,
+            leaving_percent: 0,
+            wait_queue,
+            observed,
+        }
     }
 }
 
@@ -52,11 +88,48 @@ impl<St: Store> LimiterBuilder<St> {
         self
     }
 
-    /// Lets calls wait until the policies allow them, for up to this time. By default they do not
-    /// wait. A leaky bucket in queue mode delays its calls in either case.
+    /// Lets calls wait in this process until the policies allow them, for up to this time. By default
+    /// they do not wait. A leaky bucket in queue mode delays its calls in either case.
+    ///
+    /// A call that gives up loses nothing, and other processes compete for the units. See
+    /// [`queue`](Self::queue) for an order over all processes.
     #[must_use]
-    pub fn wait(mut self, max: Duration) -> Self {
-        self.wait = Some(max);
+    pub const fn wait(mut self, max: Duration) -> Self {
+        self.waiting = Waiting::InThisProcess(max);
+        self
+    }
+
+    /// Lets calls queue in the store, for up to this time: each call gets its instant at once, after
+    /// all calls of all processes that came before it, and asks the store only once.
+    ///
+    /// If a call gives up, its units are available again from its instant on, but the calls behind it
+    /// keep their instants. See [`Policy::with_queue`]. Under a concurrency limit, calls
+    /// [wait](Self::wait) in this process.
+    #[must_use]
+    pub const fn queue(mut self, max: Duration) -> Self {
+        self.waiting = Waiting::InTheStore(max);
+        self
+    }
+
+    /// Lets calls of this limiter leave this percentage of each quota, up to 99, to other limiters
+    /// with the same policies, which have a higher priority then.
+    ///
+    /// Combine it with [`wait`](Self::wait): a call that queues would take an instant that a later
+    /// call with a higher priority could not get.
+    #[must_use]
+    pub const fn leaving_percent(mut self, percent: u8) -> Self {
+        self.leaving_percent = percent;
+        self
+    }
+
+    /// Lets responses of the called service pause a key for all processes, for up to `longest`. See
+    /// [`Permit::learn`](super::Permit::learn) and [`Limiter::pause`].
+    ///
+    /// This adds a penalty named after the first policy, such as `partner-pause`. A call that has
+    /// queued for a second or longer asks the store again whether its key is paused by now.
+    #[must_use]
+    pub const fn pausable(mut self, longest: Duration) -> Self {
+        self.longest_pause = Some(longest);
         self
     }
 
@@ -64,7 +137,7 @@ impl<St: Store> LimiterBuilder<St> {
     /// limiters. Each waiting call counts 1 KiB.
     #[must_use]
     pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
-        self.queue = queue.clone();
+        self.wait_queue = queue.clone();
         self
     }
 
@@ -81,23 +154,46 @@ impl<St: Store> LimiterBuilder<St> {
     /// # Errors
     /// The same as for a layer's limits: see [`LayerError`].
     pub fn build(self) -> Result<Limiter<St>, LayerError> {
-        let Self { store, limits, wait, queue, observed } = self;
+        let Self {
+            store,
+            mut limits,
+            waiting,
+            longest_pause,
+            leaving_percent,
+            wait_queue,
+            observed,
+        } = self;
         if limits.is_empty() {
             return Err(LayerError::NoLimit);
         }
-        let (mut limits, are_global): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
-        if let Some(max) = wait {
-            let waiting = |limit: Limit| match limit.policy.is_penalty() {
-                true => limit,
-                false => limit.mode(Mode::Wait(max)),
-            };
-            limits = limits.into_iter().map(waiting).collect();
+        let pause = longest_pause.map(|longest| {
+            let (first, is_global) = &limits[0];
+            Ok::<_, LayerError>((Limit::global(pause_policy(&first.policy, longest)?), *is_global))
+        });
+        let pause_number = pause.is_some().then_some(limits.len());
+        limits.extend(pause.transpose()?);
+        let (limits, are_global): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
+        let mut limits: Vec<_> = limits.into_iter().map(|limit| waiting.apply(limit)).collect();
+        let is_rate = |it: &&mut Limit| !it.policy.is_penalty() && !it.policy.is_concurrency();
+        for limit in limits.iter_mut().filter(is_rate) {
+            *limit = limit.clone().leaving_percent(leaving_percent);
         }
         check_limits(&mut limits, &store)?;
         let limits = Limits::new(limits.iter().map(|limit| limit.rule(&[])));
-        let face = Face { queue, are_global: are_global.into(), closed: Semaphore::new(0) };
+        let (are_global, closed) = (are_global.into(), Semaphore::new(0));
+        let face = Face { queue: wait_queue, are_global, pause: pause_number, closed };
         Ok(Limiter::new(State::new(store, limits, face, Refunds::All, &observed)))
     }
 }
 
-debug_fields!([St] LimiterBuilder<St>, limits, wait);
+/// A pause whose length the service states is a block. If it states none, the pause starts with a
+/// second and doubles with each denial, until there was none for a minute.
+fn pause_policy(first: &Policy, longest: Duration) -> Result<Policy, PolicyError> {
+    let second = Duration::from_secs(1).min(longest);
+    let strikes = Strikes::of_failures(1, Duration::from_secs(1)).block(second).growing(2, longest);
+    let strikes = strikes.forgotten_after(Duration::from_secs(60));
+    let policy = Policy::penalty(format!("{}-pause", first.name()), strikes)?;
+    policy.failing_like(first).with_queue(longest)
+}
+
+debug_fields!([St] LimiterBuilder<St>, limits, waiting);

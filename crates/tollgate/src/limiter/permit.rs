@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Receipt, Settlement, Store};
-use tollgate_engine::OpenCharge;
+use tollgate_core::{Charge, Cost, PenaltyBlock, Receipt, Settlement, Store, StoreError};
+use tollgate_engine::{AppliedLimit, OpenCharge};
 
 use super::error::SettleError;
 use super::state::State;
 use crate::drive::{self, Decided};
+use crate::feedback::Feedback;
 use crate::layer::Verdicts;
 
 /// The permission for a call, which was charged.
@@ -65,6 +67,93 @@ impl<St: Store> Permit<St> {
     /// See [`SettleError`]. Some of the charges may be refunded.
     pub async fn cancel(self) -> Result<(), SettleError> {
         self.settle_where(|_| Some(Cost::ZERO)).await
+    }
+
+    /// Applies what the called service's response says about its own limits, for all processes.
+    ///
+    /// * A denial pauses the key until the service's instant. If the service names none, the pause
+    ///   starts with a second, and doubles with each further denial.
+    /// * If the service says that fewer units remain than here, because someone else uses them, the
+    ///   difference is charged.
+    ///
+    /// Returns the pause that this response has started. A response to a call that left before the
+    /// last pause started changes nothing. Without
+    /// [`pausable`](super::LimiterBuilder::pausable), no response starts a pause.
+    ///
+    /// # Errors
+    /// The store failed, so the pause may be unknown to other processes.
+    pub async fn learn(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
+        if let Some(remaining) = feedback.quotas().iter().filter_map(|it| it.remaining()).min() {
+            self.lower_to(remaining).await?;
+        }
+        let pause = feedback.pause();
+        if pause.is_none() && !feedback.is_denial() {
+            return Ok(None);
+        }
+        let Some(paused) = self.pause() else { return Ok(None) };
+        let limits = &self.state.limits;
+        let (policy, key) = (limits.policy(paused), &paused.key);
+        let Some(pause) = pause else {
+            let at = self.decided.charges.decided_at();
+            let receipts = self.decided.charges.receipts(limits, || drive::next_id(at));
+            for strike in receipts.filter(|receipt| receipt.policy.is_same(policy)) {
+                self.state.store.settle(&strike, paused.cost.plus(Cost::ONE)).await?;
+            }
+            tracing::info!(target: "tollgate", policy = policy.name(), "the service denies calls");
+            return Ok(None);
+        };
+        let left_at = self.decided.charges.decided_at() + self.decided.charges.delay(limits);
+        let block = PenaltyBlock::of(pause.duration()).as_known_at(left_at);
+        let blocked = self.state.store.block(policy, key, block).await?.map(Duration::from);
+        if let Some(length) = blocked {
+            let (policy, header) = (policy.name(), pause.header().as_str());
+            tracing::info!(target: "tollgate", policy, ?length, header, "paused by the service");
+            if pause.is_capped() {
+                let requested = pause.requested();
+                tracing::warn!(target: "tollgate", policy, ?requested, ?length, "a pause was capped");
+            }
+        }
+        Ok(blocked)
+    }
+
+    /// Charges the units that someone else has used.
+    async fn lower_to(&self, remaining: u64) -> Result<(), StoreError> {
+        let State { store, limits, .. } = &*self.state;
+        let is_rate = |it: &&AppliedLimit| {
+            let policy = limits.policy(it);
+            !policy.is_penalty() && !policy.is_concurrency()
+        };
+        let mut rates = self.decided.charges.iter().filter(is_rate);
+        // With several policies, it is unknown which of them is meant.
+        let (Some(applied), None) = (rates.next(), rates.next()) else { return Ok(()) };
+        if applied.decision.remaining <= remaining {
+            return Ok(());
+        }
+        // Other calls may have been charged since.
+        let charge = limits.charge(applied);
+        let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
+        let ours = peek.decisions()[0].remaining;
+        let used = Cost::new(ours.saturating_sub(remaining));
+        if used > Cost::ZERO {
+            store
+                .decide(&[Charge { cost: used, queue: None, headroom: Cost::ZERO, ..charge }])
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// The charge to the penalty that pauses the key.
+    fn pause(&self) -> Option<&AppliedLimit> {
+        let pause = self.state.face.pause?;
+        self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
+    }
+
+    /// Returns whether the key was paused after the call had entered the queue.
+    pub(super) async fn is_paused(&self) -> bool {
+        let Some(paused) = self.pause() else { return false };
+        let charge = Charge { queue: None, ..self.state.limits.charge(paused) };
+        let verdict = self.state.store.decide(&[charge.dry()]).await;
+        verdict.is_ok_and(|verdict| verdict.decisions()[0].denies())
     }
 
     /// Returns the decisions of all policies.

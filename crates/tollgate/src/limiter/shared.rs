@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Key, Policy, Store, StoreError};
+use tollgate_core::{Charge, Cost, Key, PenaltyBlock, Policy, Store, StoreError};
 use tollgate_engine::Charges;
 
 use super::acquire::Acquire;
@@ -106,6 +107,20 @@ impl<St: Store> Limiter<St> {
         let reply = store.decide(&peeks);
         charges.fill_in(&reply.await?);
         Ok(Verdicts::of(limits, &charges))
+    }
+
+    /// Pauses a key for all processes from now on, whoever asks for it. Returns how long it is paused
+    /// then, or `None` if the limiter is not [`pausable`](super::LimiterBuilder::pausable).
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn pause(&self, key: &Key, length: Duration) -> Result<Option<Duration>, StoreError> {
+        let State { store, limits, face, .. } = &*self.state;
+        let Some(number) = face.pause else { return Ok(None) };
+        let applied = face.applied(limits, number, key, Cost::ONE);
+        let block = PenaltyBlock::of(length);
+        let blocked = store.block(limits.policy(&applied), &applied.key, block).await?;
+        Ok(blocked.map(Duration::from))
     }
 
     /// Rejects all waiting and later calls with [`AcquireError::Closed`]. Permits remain valid.

@@ -14,6 +14,8 @@ pub(crate) struct Face {
     pub(super) queue: WaitQueue,
     /// Which policies have a single quota for all keys.
     pub(super) are_global: Box<[bool]>,
+    /// The number of the penalty that pauses a key.
+    pub(super) pause: Option<usize>,
     /// Has no permits. It is closed together with the limiter, which wakes its waiters.
     pub(super) closed: Semaphore,
 }

@@ -12,6 +12,7 @@ mod events;
 mod extract;
 mod feedback;
 mod fit;
+mod fleet;
 mod grpc;
 mod in_flight;
 mod keys;

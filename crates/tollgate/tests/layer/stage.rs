@@ -8,7 +8,9 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tollgate::key::Key;
 use tollgate::policy::Cost;
-use tollgate::store::{BoxFuture, Charge, Receipt, Reply, Settlement, StoreError, Verdict};
+use tollgate::store::{
+    BoxFuture, Charge, Micros, PenaltyBlock, Receipt, Reply, Settlement, StoreError, Verdict,
+};
 use tollgate::{Policy, Store};
 
 /// Wraps `store`, counts its calls, and fails or delays them on command. Clones share the
@@ -36,7 +38,7 @@ pub(crate) enum Fault {
     /// The store decides, but its answer is lost.
     MaybeCharged,
     /// The store is unreachable and reports when to retry.
-    RetryAfter(tollgate::store::Micros),
+    RetryAfter(Micros),
     /// The store sheds the call because it could not answer before the deadline.
     Overloaded,
     /// The store rejects the call as invalid.
@@ -155,6 +157,15 @@ impl<S: Store> Store for Staged<S> {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         Reply::pending(self.answer(|store| store.reset(policy, key)))
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        Reply::pending(self.answer(|store| store.block(policy, key, block)))
     }
 
     fn has_local_fallback(&self) -> bool {

@@ -9,7 +9,9 @@ use demo::{app, limits};
 use http::{Request, Response};
 use tollgate::key::Key;
 use tollgate::policy::{Cost, OnStoreError};
-use tollgate::store::{BoxFuture, Charge, NeverPending, Receipt, Reply, Settlement, StoreError};
+use tollgate::store::{
+    BoxFuture, Charge, Micros, NeverPending, PenaltyBlock, Receipt, Reply, Settlement, StoreError,
+};
 use tollgate::{Policy, Store};
 use tower::ServiceExt;
 
@@ -38,6 +40,10 @@ impl Store for Down {
     }
 
     fn reset(&self, _: &Policy, _: &Key) -> Reply<BoxFuture<()>> {
+        Reply::ready(Err(Self::error()))
+    }
+
+    fn block(&self, _: &Policy, _: &Key, _: PenaltyBlock) -> Reply<BoxFuture<Option<Micros>>> {
         Reply::ready(Err(Self::error()))
     }
 }

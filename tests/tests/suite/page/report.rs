@@ -37,7 +37,7 @@ fn report() -> Report {
         let at = Timestamp::from_micros((MONDAY + second) * 1_000_000);
         for _ in 0..if random.u32(0..400) == 0 { 18 } else { 1 } {
             let charges = Charges::of_each(&limits, &key, Cost::ONE);
-            replay.request(Request::new(at, &limits, charges).of(client).by("home")).unwrap();
+            replay.request(&mut Request::new(at, &limits, charges).of(client).by("home")).unwrap();
         }
     }
     replay.finish().unwrap()

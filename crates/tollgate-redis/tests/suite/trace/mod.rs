@@ -173,6 +173,7 @@ impl Trace {
                 {
                     self.reset(&mut expected);
                 }
+                3 if self.family != Family::Heavy => self.block(&mut expected),
                 4..7 if self.family != Family::Heavy && !self.has_calendars => {
                     self.lease(&mut expected);
                 }

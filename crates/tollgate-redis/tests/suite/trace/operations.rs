@@ -1,10 +1,10 @@
 //! A trace's operations, each with the reference's answer.
 
 use tollgate_core::{
-    Charge, Cost, Key, Micros, Outcome, OwnedCharge, Policy, Receipt, ReceiptId, Settlement,
+    Charge, Cost, Key, Micros, Outcome, OwnedCharge, PenaltyBlock, Policy, Receipt, ReceiptId,
+    Settlement, Timestamp,
 };
 use tollgate_redis::protocol::{Ask, KeyedCharge, ScriptAnswer, Spent};
-
 use tollgate_store_tests::vary;
 
 use super::{Decided, Expected, Family, Trace, policies, redis_key};
@@ -85,7 +85,8 @@ impl Trace {
         let costs: Vec<_> = policies.iter().map(&mut cost).collect();
         let charges = policies.iter().zip(&keys).zip(costs);
         let charges = charges.map(|((policy, key), cost)| Charge::new(policy, key, cost));
-        vary(&mut self.rng, charges).iter().map(OwnedCharge::from).collect()
+        // A script without calendars does not know the period in which a queued request leaves.
+        vary(&mut self.rng, charges, !self.has_calendars).iter().map(OwnedCharge::from).collect()
     }
 
     /// Settles a receipt, or renews its lease.
@@ -235,5 +236,29 @@ impl Trace {
             self.written(&policy, &key);
         }
         expected.rows.push(ScriptAnswer::Reset);
+    }
+
+    pub(super) fn block(&mut self, expected: &mut Expected) {
+        let (policy, key) = (self.policy(), self.key());
+        if !policy.is_penalty() {
+            return;
+        }
+        let length = Micros::new(self.rng.u64(0..=2 * policy.window().get()));
+        let known_at = match self.rng.u8(..3) {
+            0 => Timestamp::MAX,
+            _ => Timestamp::from_micros(expected.now.as_micros() - self.rng.u64(..1_000)),
+        };
+        let block = PenaltyBlock { length, known_at };
+        expected.batch.block(&redis_key(&policy, &key), &policy, block).expect("room");
+        expected.text.push(format!("{block:?} {policy:?} {key:?}"));
+        if expected.stale {
+            expected.rows.push(ScriptAnswer::Stale);
+            return;
+        }
+        let blocked = self.reference.block(&policy, &key, block, expected.now);
+        if blocked.is_some() {
+            self.written(&policy, &key);
+        }
+        expected.rows.push(ScriptAnswer::Blocked(blocked));
     }
 }

@@ -72,6 +72,15 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
         self.0.reset(policy, key)
     }
 
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &tollgate::key::Key,
+        block: tollgate::store::PenaltyBlock,
+    ) -> tollgate::store::Reply<tollgate::store::BoxFuture<Option<tollgate::store::Micros>>> {
+        self.0.block(policy, key, block)
+    }
+
     fn name(&self) -> &'static str {
         "stage"
     }

@@ -13,7 +13,9 @@ use tollgate::key::Key;
 use tollgate::layer::Reservation;
 use tollgate::limit::Reserve;
 use tollgate::policy::{Cost, Strikes};
-use tollgate::store::{BoxFuture, Charge, Receipt, Reply, SentReceipt, Settlement};
+use tollgate::store::{
+    BoxFuture, Charge, Micros, PenaltyBlock, Receipt, Reply, SentReceipt, Settlement,
+};
 use tollgate::{Costs, Limit, Policy, Store, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -260,6 +262,15 @@ impl<S: Store> Store for Reading<S> {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.store.reset(policy, key)
+    }
+
+    fn block(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        block: PenaltyBlock,
+    ) -> Reply<BoxFuture<Option<Micros>>> {
+        self.store.block(policy, key, block)
     }
 }
 

@@ -1,0 +1,244 @@
+//! Random limits and requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate_core::{
+    Algorithm, Cost, Key, LeakyMode, Policy, Quota, Refill, Resolution, Strikes, Timestamp,
+};
+use tollgate_engine::{
+    self as engine, AppliedLimit, Charges, Limits, Mode, SubjectKind, TierIndex, actual_cost,
+};
+
+/// In milliseconds, the timer's resolution. A quota of up to four units refills at multiples of a
+/// twelfth.
+const STEP: u64 = 1_200;
+const QUARTER: u64 = STEP / 4;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Limited {
+    /// The policy's name is `p` and this number, also after a reload.
+    pub(crate) name: usize,
+    pub(crate) rule: Rule,
+    /// The quota outside of tiers and in the tier, in units per `interval` milliseconds each. For a
+    /// penalty, the first is the number of strikes.
+    pub(crate) units: [u64; 2],
+    pub(crate) interval: u64,
+    pub(crate) mode: Mode,
+    pub(crate) is_global: bool,
+    /// Whether only failures count.
+    pub(crate) counts: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Rule {
+    Quota(Algorithm),
+    Penalty {
+        /// Whether denials are strikes.
+        of_denials: bool,
+    },
+}
+
+/// A request. Its times are in milliseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    /// After the previous request.
+    pub(crate) after: u64,
+    pub(crate) client: u8,
+    pub(crate) cost: u64,
+    pub(crate) duration: u64,
+    pub(crate) fails: bool,
+    pub(crate) in_tier: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) limits: Vec<Limited>,
+    /// The limits from the request with this number on.
+    pub(crate) reload: (usize, Vec<Limited>),
+    pub(crate) places: usize,
+    pub(crate) requests: Vec<Sent>,
+}
+
+impl Limited {
+    fn is_permit(&self) -> bool {
+        self.rule == Rule::Quota(Algorithm::ConcurrentRequests)
+    }
+
+    fn is_queue(&self) -> bool {
+        let Rule::Quota(Algorithm::LeakyBucket { mode }) = self.rule else { return false };
+        self.mode.enforces() && matches!(mode, LeakyMode::Queue { .. })
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        let name = format!("p{}", self.name);
+        let policy = match self.rule {
+            Rule::Quota(algorithm) => Policy::new(name, self.quotas()[0], algorithm),
+            Rule::Penalty { of_denials } => {
+                let kind = if of_denials { Strikes::of_denials } else { Strikes::of_failures };
+                let block = Duration::from_millis(self.interval);
+                let strikes = kind(self.units[0], 4 * block).block(block).growing(2, 4 * block);
+                Policy::penalty(name, strikes.forgotten_after(8 * block))
+            }
+        };
+        policy.unwrap()
+    }
+
+    /// The quota in the tier, which a penalty does not have.
+    pub(crate) fn in_tier(&self) -> Option<Quota> {
+        matches!(self.rule, Rule::Quota(_)).then(|| self.quotas()[1])
+    }
+
+    fn quotas(&self) -> [Quota; 2] {
+        self.units.map(|units| {
+            // Permits outlive every response, and none is renewed.
+            let interval = if self.is_permit() { 900_000 } else { self.interval };
+            Quota::new(units, Duration::from_millis(interval * units))
+        })
+    }
+}
+
+impl Case {
+    /// The limits that a request meets.
+    fn limits_of(&self, number: usize) -> &[Limited] {
+        let (reload, limits) = &self.reload;
+        if number < *reload { &self.limits } else { limits }
+    }
+
+    /// The rules of each request, before and after the reload.
+    pub(crate) fn rules(&self) -> Vec<Arc<Limits>> {
+        let rule = |limited: &Limited| {
+            let policy = limited.policy();
+            let like = |quota| Policy::new(policy.name(), quota, policy.kind()).unwrap();
+            let in_tiers = limited.in_tier().map(like).into_iter().collect();
+            engine::Limit { in_tiers, ..engine::Limit::new(policy).mode(limited.mode) }
+        };
+        let rules = |limits: &[Limited]| Arc::new(Limits::new(limits.iter().map(rule)));
+        let (first, second) = (rules(&self.limits), rules(&self.reload.1));
+        let number = 0..self.requests.len();
+        number.map(|it| Arc::clone(if it < self.reload.0 { &first } else { &second })).collect()
+    }
+
+    /// A request's charges, and the costs to which its response settles them.
+    pub(crate) fn charges(&self, number: usize, rules: &Limits) -> (Charges, Vec<(u8, Cost)>) {
+        let (mut charges, mut actual) = (Charges::default(), Vec::new());
+        let sent = &self.requests[number];
+        for (number, limited) in (0..).zip(self.limits_of(number)) {
+            let (kind, key) = match limited.is_global {
+                true => (SubjectKind::Global, Key::GLOBAL),
+                false => (SubjectKind::Other, Key::new([sent.client])),
+            };
+            let costs_one = limited.is_permit() || limited.in_tier().is_none();
+            let cost = Cost::new(if costs_one { 1 } else { sent.cost });
+            let mut applied = AppliedLimit::new(number, kind, key, cost);
+            applied.tier = if sent.in_tier { TierIndex(0) } else { TierIndex::default() };
+            let policy = rules.policy(&applied).clone();
+            charges.push(applied, rules);
+            let counts = limited.counts.then_some(sent.fails);
+            actual.extend(actual_cost(&policy, cost, counts, None).map(|cost| (number, cost)));
+        }
+        (charges, actual)
+    }
+
+    /// When each request arrives, in milliseconds.
+    pub(crate) fn arrivals(&self) -> Vec<u64> {
+        let mut at = 0;
+        let arrivals = self.requests.iter().map(|sent| {
+            at += sent.after;
+            at
+        });
+        arrivals.collect()
+    }
+}
+
+/// `TokioClock` starts then.
+pub(crate) const fn instant(millis: u64) -> Timestamp {
+    Timestamp::from_micros(1_704_067_200_000_000 + millis * 1_000)
+}
+
+fn limited() -> impl Strategy<Value = Limited> {
+    let rules = prop::sample::select(vec![
+        Rule::Quota(Algorithm::FixedWindowCounter),
+        Rule::Quota(Algorithm::SlidingWindowLog { resolution: Resolution::Exact }),
+        Rule::Quota(Algorithm::SlidingWindowCounter),
+        Rule::Quota(Algorithm::TokenBucket { refill: Refill::Greedy }),
+        Rule::Quota(Algorithm::TokenBucket { refill: Refill::Interval }),
+        Rule::Quota(Algorithm::LeakyBucket { mode: LeakyMode::Meter }),
+        Rule::Quota(Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } }),
+        Rule::Quota(Algorithm::ConcurrentRequests),
+        Rule::Penalty { of_denials: false },
+        Rule::Penalty { of_denials: true },
+    ]);
+    let wait =
+        (1_u64..160).prop_map(|quarters| Mode::Wait(Duration::from_millis(quarters * QUARTER)));
+    let mode = prop_oneof![
+        2 => Just(Mode::Reject),
+        4 => wait,
+        1 => Just(Mode::Annotate),
+        1 => Just(Mode::Shadow),
+    ];
+    let units = prop::array::uniform2(1_u64..5);
+    (rules, units, 1_u64..12, mode, any::<[bool; 2]>()).prop_map(
+        |(rule, units, interval, mode, [counts, is_global])| {
+            let mode = if let Rule::Penalty { .. } = rule { mode.of_penalty() } else { mode };
+            let interval = interval * STEP;
+            let mut limited = Limited { name: 0, rule, units, interval, mode, is_global, counts };
+            if limited.is_permit() {
+                limited.counts = false;
+                if let Mode::Wait(max) = &mut limited.mode {
+                    // A waiting request retries every 25 ms.
+                    *max /= 10;
+                }
+            }
+            limited
+        },
+    )
+}
+
+/// Limits that one layer can have.
+fn limits() -> impl Strategy<Value = Vec<Limited>> {
+    prop::collection::vec(limited(), 1..4).prop_map(|mut limits| {
+        let waits = limits.iter().any(|limited| limited.mode.max_wait().is_some());
+        let mut has_queue = false;
+        for (name, limited) in limits.iter_mut().enumerate() {
+            limited.name = name;
+            if let Rule::Penalty { of_denials } = &mut limited.rule {
+                // A waiting request must not count as several denials.
+                *of_denials &= !waits;
+                limited.counts |= !*of_denials;
+            }
+            if limited.is_queue() && std::mem::replace(&mut has_queue, true) {
+                limited.mode = Mode::Shadow;
+            }
+        }
+        limits
+    })
+}
+
+pub(crate) fn cases() -> impl Strategy<Value = Case> {
+    let sent = (0_u64..12, 0_u8..2, 1_u64..3, 0_u64..48, any::<bool>(), any::<bool>());
+    let sent = sent.prop_map(|(after, client, cost, duration, fails, in_tier)| {
+        let (after, duration) = (after * QUARTER, duration * QUARTER);
+        Sent { after, client, cost, duration, fails, in_tier }
+    });
+    let requests = prop::collection::vec(sent, 1..=40);
+    // A reload changes quotas, and the numbers of limits.
+    let reloaded = limits().prop_flat_map(|limits| {
+        let units = prop::collection::vec(prop::array::uniform2(1_u64..5), limits.len());
+        let changed = (Just(limits.clone()).prop_shuffle(), units, any::<bool>());
+        let changed = changed.prop_map(|(mut limits, units, keeps)| {
+            for (limited, units) in limits.iter_mut().zip(units).filter(|_| !keeps) {
+                limited.units = units;
+            }
+            limits
+        });
+        (Just(limits), changed)
+    });
+    (reloaded, 0_usize..=40, 1_usize..12, requests).prop_map(
+        |((limits, changed), number, places, requests)| {
+            let reload = (number, changed);
+            Case { limits, reload, places, requests }
+        },
+    )
+}

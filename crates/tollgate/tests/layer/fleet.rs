@@ -1,0 +1,190 @@
+//! `Limiter` in several processes: calls that queue in the store, pauses, and what a service says.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tollgate::feedback::Feedback;
+use tollgate::key::Key;
+use tollgate::limiter::{AcquireError, LimiterBuilder, Permit};
+use tollgate::{Limiter, Policy, Quota, Store};
+
+use crate::stage::Staged;
+use crate::support::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn each_second() -> Policy {
+    Policy::token_bucket("partner", Quota::per_second(1).burst(1)).unwrap()
+}
+
+/// A process's limiter.
+fn process<St: Store>(store: &St) -> LimiterBuilder<St> {
+    Limiter::builder(store.clone()).policy(each_second()).queue(MINUTE).pausable(5 * MINUTE)
+}
+
+fn key() -> Key {
+    Key::from("account")
+}
+
+/// Starts a call, and returns its permit and when it left, in milliseconds.
+fn call<St: Store>(
+    limiter: &Limiter<St>,
+    start: Instant,
+) -> JoinHandle<(Result<Permit<St>, AcquireError>, u128)> {
+    let limiter = limiter.clone();
+    tokio::spawn(async move {
+        let permit = limiter.acquire(&key(), 1).await;
+        (permit, start.elapsed().as_millis())
+    })
+}
+
+fn denial(headers: &[(&'static str, &str)]) -> Feedback {
+    response(StatusCode::TOO_MANY_REQUESTS, headers)
+}
+
+fn response(status: StatusCode, headers: &[(&'static str, &str)]) -> Feedback {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.insert(*name, HeaderValue::from_str(value).unwrap());
+    }
+    Feedback::read(status, &map, SystemTime::UNIX_EPOCH)
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_share_one_order_with_one_call_each() {
+    let store = Staged::new(on_tokio_time());
+    let (one, two) = (process(&store).build().unwrap(), process(&store).build().unwrap());
+    let start = Instant::now();
+    let mut calls = Vec::new();
+    for limiter in [&one, &two, &two, &one] {
+        calls.push(call(limiter, start));
+        settle_down().await;
+    }
+    let mut left = Vec::new();
+    for call in calls {
+        let (permit, at) = call.await.unwrap();
+        assert!(permit.is_ok());
+        left.push(at / 1000);
+    }
+    assert_eq!(left, [0, 1, 2, 3]);
+    // A call that has queued for a second asks again whether its key is paused.
+    assert_eq!(store.calls(), 4 + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_of_last_call_that_leaves_goes_to_the_next() {
+    let store = on_tokio_time();
+    let limiter = process(&store).build().unwrap();
+    let start = Instant::now();
+    let first = call(&limiter, start);
+    settle_down().await;
+    let [second, third] = [(); 2].map(|()| call(&limiter, start));
+    settle_down().await;
+    third.abort();
+    settle_down().await;
+    let fourth = call(&limiter, start);
+    for (call, seconds) in [(first, 0), (second, 1), (fourth, 2)] {
+        assert_eq!(call.await.unwrap().1 / 1000, seconds);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_whose_place_is_too_late_fails_at_once() {
+    let store = on_tokio_time();
+    let limiter = process(&store).build().unwrap();
+    let start = Instant::now();
+    drop(limiter.acquire(&key(), 1).await.unwrap());
+    let late = limiter.request().all(&key(), 1).within(SECOND / 4).acquire().await.unwrap_err();
+    assert!(matches!(late, AcquireError::TooLate(_)), "{late}");
+    assert_eq!(late.retry_after(), Some(SECOND * 3 / 4));
+    assert!(limiter.try_acquire(&key(), 1).await.unwrap().is_none());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    // Neither has taken a place.
+    assert_eq!(call(&limiter, start).await.unwrap().1, 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_pauses_all_processes_once() {
+    let store = on_tokio_time();
+    let (one, two) = (process(&store).build().unwrap(), process(&store).build().unwrap());
+    let start = Instant::now();
+    let first = one.acquire(&key(), 1).await.unwrap();
+    let asleep = call(&two, start);
+    let second = call(&one, start);
+    settle_down().await;
+    let pause = first.learn(&denial(&[("retry-after", "30")])).await.unwrap();
+    assert_eq!(pause, Some(30 * SECOND));
+    // The calls that were asleep do not run into the pause, and a new call queues behind it.
+    let new = call(&two, start);
+    let mut left = Vec::new();
+    for call in [asleep, second, new] {
+        let (permit, at) = call.await.unwrap();
+        left.push(at / 1000);
+        assert!(permit.is_ok());
+    }
+    left.sort_unstable();
+    assert_eq!(left, [30, 31, 32]);
+    // An answer to a call from before the pause is old news.
+    assert_eq!(first.learn(&denial(&[("retry-after", "200")])).await.unwrap(), None);
+    assert_eq!(call(&one, start).await.unwrap().1 / 1000, 33);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denials_without_a_wait_pause_ever_longer() {
+    let store = on_tokio_time();
+    let limiter = process(&store).build().unwrap();
+    let mut gaps = Vec::new();
+    for _ in 0..4 {
+        let permit = limiter.acquire(&key(), 1).await.unwrap();
+        permit.learn(&denial(&[])).await.unwrap();
+        let start = Instant::now();
+        drop(limiter.acquire(&key(), 1).await.unwrap().cancel().await);
+        gaps.push(start.elapsed().as_secs());
+    }
+    assert_eq!(gaps, [1, 2, 4, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_that_others_used_are_charged() {
+    let policy = Policy::sliding_window_log("partner", Quota::per_minute(100)).unwrap();
+    let limiter = Limiter::builder(on_tokio_time()).policy(policy).queue(MINUTE).build().unwrap();
+    let permit = limiter.acquire(&key(), 10).await.unwrap();
+    let remaining =
+        async || limiter.peek(&key()).await.unwrap().iter().next().unwrap().decision().remaining;
+    let says = |remaining| {
+        let headers = [("x-ratelimit-limit", "100"), ("x-ratelimit-remaining", remaining)];
+        response(StatusCode::OK, &headers)
+    };
+    // More than here: other calls of ours are still on their way.
+    permit.learn(&says("95")).await.unwrap();
+    assert_eq!(remaining().await, 90);
+    permit.learn(&says("60")).await.unwrap();
+    assert_eq!(remaining().await, 60);
+    // A later call of ours was charged, and the answer does not know it.
+    let later = limiter.acquire(&key(), 20).await.unwrap();
+    permit.learn(&says("60")).await.unwrap();
+    assert_eq!(remaining().await, 40);
+    drop(later);
+}
+
+#[tokio::test(start_paused = true)]
+async fn low_priority_leaves_units_to_others() {
+    let store = on_tokio_time();
+    let policy = Policy::sliding_window_log("partner", Quota::per_minute(10)).unwrap();
+    let interactive = Limiter::builder(store.clone()).policy(policy.clone()).queue(MINUTE);
+    let (interactive, batch) = (
+        interactive.build().unwrap(),
+        Limiter::builder(store).policy(policy).leaving_percent(30).wait(MINUTE).build().unwrap(),
+    );
+    let start = Instant::now();
+    let backlog: Vec<_> = (0..10).map(|_| call(&batch, start)).collect();
+    settle_down().await;
+    for _ in 0..3 {
+        assert_eq!(call(&interactive, start).await.unwrap().1, 0);
+    }
+    assert_eq!(backlog.iter().filter(|call| call.is_finished()).count(), 7);
+    backlog.iter().for_each(JoinHandle::abort);
+}

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName};
 pub(super) struct ServerClock(SystemTime);
 
 impl ServerClock {
-    /// Reads `Date`, so that the service's clock may differ from ours.
+    /// Reads `Date`, because the service's clock may differ from ours.
     pub(super) fn of(headers: &HeaderMap, now: SystemTime) -> Self {
         let date = super::text(headers, DATE.as_str());
         Self(date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now))

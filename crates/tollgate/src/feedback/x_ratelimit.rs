@@ -6,15 +6,15 @@ use super::quotas::Quotas;
 use super::times::{self, ServerClock, Unit};
 use super::{draft, text};
 
-/// The name of a quota without a name.
+/// The name for quotas to which the service gives none.
 pub(super) const DEFAULT: &str = "default";
 
 struct Family {
     start: &'static str,
     /// Precedes the names of the quotas.
     prefix: &'static str,
-    /// Whether quotas with a name refill continuously, so that their reset is the time until they
-    /// are full.
+    /// Whether quotas with a name refill continuously. Their reset is then the time until they are
+    /// full.
     refills: bool,
 }
 

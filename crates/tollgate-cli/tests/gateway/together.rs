@@ -15,7 +15,7 @@ use crate::support::{Client, Gateway, Upstream, until};
 struct Pair {
     gateways: [Gateway; 2],
     clients: [Client; 2],
-    _redis: Redis,
+    redis: Redis,
 }
 
 impl Pair {
@@ -28,7 +28,7 @@ impl Pair {
         );
         let gateways = [(); 2].map(|()| Gateway::start(&lines));
         let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
-        Self { gateways, clients, _redis: redis }
+        Self { gateways, clients, redis }
     }
 
     /// Sends a GET request to a gateway.
@@ -109,6 +109,36 @@ async fn waiting_requests_share_a_quota() {
     // With separate quotas, three requests each would take 600 ms.
     assert!(started.elapsed() >= Duration::from_millis(1_500), "{:?}", started.elapsed());
     // Requests that would wait too long are denied immediately by either gateway.
+    pair.statuses("/late", &[(0, 200), (1, 429), (0, 429)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queued_requests_have_one_order_and_one_call_each() {
+    let upstream = Upstream::new().await;
+    let pair = Pair::start(
+        &upstream,
+        "strategy: sliding_window_log\n\
+         global: {limit: 1, window: 500ms, excess: {queue: 60s}}\n\
+         apis: [{identifier: late, path: /late, limit: 1, window: 1h, excess: {queue: 60s}}]\n",
+    );
+    // The first call loads the script.
+    for gateway in &pair.gateways {
+        assert_eq!(gateway.operate("GET", "/status/late/ip:127.0.0.1").await.status, 200);
+    }
+    let calls = || pair.redis.calls("evalsha") + pair.redis.calls("fcall");
+    let (started, before) = (Instant::now(), calls());
+    let mut queued = JoinSet::new();
+    for (number, client) in pair.clients.iter().cycle().take(6).cloned().enumerate() {
+        let decided = calls() + 1;
+        queued.spawn(async move { client.get(&format!("/{number}")).await.status.as_u16() });
+        until("Redis has decided", async || calls() >= decided).await;
+    }
+    assert_eq!(queued.join_all().await, [200; 6]);
+    assert!(started.elapsed() >= Duration::from_millis(2_500), "{:?}", started.elapsed());
+    let left: Vec<_> = upstream.seen().iter().map(|seen| seen.uri.to_string()).collect();
+    assert_eq!(left, ["/0", "/1", "/2", "/3", "/4", "/5"]);
+    assert_eq!(calls(), before + 6);
+    // Requests that would queue too long are denied immediately by either gateway.
     pair.statuses("/late", &[(0, 200), (1, 429), (0, 429)]).await;
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Policy, PolicyError, Store, Strikes};
+use tollgate_core::{OnStoreError, Policy, PolicyError, Quota, Store, Strikes};
 use tollgate_engine::{Limits, Refunds};
 
 use super::shared::Limiter;
@@ -19,6 +19,7 @@ pub struct LimiterBuilder<St> {
     limits: Vec<(Limit, bool)>,
     waiting: Waiting,
     longest_pause: Option<Duration>,
+    retry_percent: u8,
     leaving_percent: u8,
     wait_queue: WaitQueue,
     observed: Observed,
@@ -48,6 +49,17 @@ impl Waiting {
             },
         }
     }
+
+    /// Calls that queue in the store leave at the pause's end. If other calls did so, they would be
+    /// charged when they start to wait, which is too early.
+    fn pause(self, policy: Policy, longest: Duration) -> Result<Limit, PolicyError> {
+        let queue = |max| Ok(Limit::global(policy.with_queue(max)?));
+        match self {
+            Self::Nowhere => queue(Duration::ZERO),
+            Self::InThisProcess(max) => Ok(queue(Duration::ZERO)?.mode(Mode::Wait(max))),
+            Self::InTheStore(_) => queue(longest),
+        }
+    }
 }
 
 impl<St: Store> Limiter<St> {
@@ -60,6 +72,7 @@ impl<St: Store> Limiter<St> {
             limits,
             waiting,
             longest_pause,
+            retry_percent: 0,
             leaving_percent: 0,
             wait_queue,
             observed,
@@ -133,6 +146,21 @@ impl<St: Store> LimiterBuilder<St> {
         self
     }
 
+    /// Lets calls be [repeated](super::Permit::retry) that the called service has denied, until the
+    /// retries of all processes have cost this percentage of the first policy's quota.
+    ///
+    /// This adds a token bucket named after the first policy, such as `partner-retries`, whose
+    /// capacity is at least 1. For example, with 10 % of 100 requests per minute, 10 calls can be
+    /// repeated immediately, and another every 6 seconds. A retry does not wait for this budget. If
+    /// the store cannot decide and has no local fallback, calls are not repeated.
+    ///
+    /// Use it with [`pausable`](Self::pausable). Otherwise a retry meets the same denial.
+    #[must_use]
+    pub const fn retries(mut self, percent: u8) -> Self {
+        self.retry_percent = percent;
+        self
+    }
+
     /// Sets the queue of waiting calls, to change its bounds or to share it with layers and other
     /// limiters. Each waiting call counts 1 KiB.
     #[must_use]
@@ -154,35 +182,40 @@ impl<St: Store> LimiterBuilder<St> {
     /// # Errors
     /// The same as for a layer's limits: see [`LayerError`].
     pub fn build(self) -> Result<Limiter<St>, LayerError> {
-        let Self {
-            store,
-            mut limits,
-            waiting,
-            longest_pause,
-            leaving_percent,
-            wait_queue,
-            observed,
-        } = self;
-        if limits.is_empty() {
+        let Some((first, is_global)) = self.limits.first() else {
             return Err(LayerError::NoLimit);
+        };
+        let (first, is_global) = (first.policy.clone(), *is_global);
+        let policies = self.limits.len();
+        let (mut limits, mut are_global): (Vec<_>, Vec<_>) = self.limits.into_iter().unzip();
+        for limit in &mut limits {
+            let is_rate = !limit.policy.is_penalty() && !limit.policy.is_concurrency();
+            let percent = if is_rate { self.leaving_percent } else { 0 };
+            *limit = self.waiting.apply(limit.clone()).leaving_percent(percent);
         }
-        let pause = longest_pause.map(|longest| {
-            let (first, is_global) = &limits[0];
-            Ok::<_, LayerError>((Limit::global(pause_policy(&first.policy, longest)?), *is_global))
-        });
-        let pause_number = pause.is_some().then_some(limits.len());
-        limits.extend(pause.transpose()?);
-        let (limits, are_global): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
-        let mut limits: Vec<_> = limits.into_iter().map(|limit| waiting.apply(limit)).collect();
-        let is_rate = |it: &&mut Limit| !it.policy.is_penalty() && !it.policy.is_concurrency();
-        for limit in limits.iter_mut().filter(is_rate) {
-            *limit = limit.clone().leaving_percent(leaving_percent);
-        }
-        check_limits(&mut limits, &store)?;
+        let mut add = |limit| {
+            limits.push(limit);
+            are_global.push(is_global);
+            limits.len() - 1
+        };
+        let pause = match self.longest_pause {
+            Some(longest) => {
+                Some(add(self.waiting.pause(pause_policy(&first, longest)?, longest)?))
+            }
+            None => None,
+        };
+        let retries = match self.retry_percent {
+            0 => None,
+            percent => {
+                let policy = retry_policy(&first, percent, &self.store)?;
+                Some(add(Limit::global(policy).reserve(Reserve::by_handler())))
+            }
+        };
+        check_limits(&mut limits, &self.store)?;
         let limits = Limits::new(limits.iter().map(|limit| limit.rule(&[])));
         let (are_global, closed) = (are_global.into(), Semaphore::new(0));
-        let face = Face { queue: wait_queue, are_global, pause: pause_number, closed };
-        Ok(Limiter::new(State::new(store, limits, face, Refunds::All, &observed)))
+        let face = Face { queue: self.wait_queue, are_global, policies, pause, retries, closed };
+        Ok(Limiter::new(State::new(self.store, limits, face, Refunds::All, &self.observed)))
     }
 }
 
@@ -193,7 +226,17 @@ fn pause_policy(first: &Policy, longest: Duration) -> Result<Policy, PolicyError
     let strikes = Strikes::of_failures(1, Duration::from_secs(1)).block(second).growing(2, longest);
     let strikes = strikes.forgotten_after(Duration::from_secs(60));
     let policy = Policy::penalty(format!("{}-pause", first.name()), strikes)?;
-    policy.failing_like(first).with_queue(longest)
+    Ok(policy.failing_like(first))
+}
+
+fn retry_policy(first: &Policy, percent: u8, store: &impl Store) -> Result<Policy, PolicyError> {
+    let quota = first.quota();
+    let units = (u128::from(quota.limit()) * u128::from(percent) / 100).max(1);
+    let quota = Quota::new(u64::try_from(units).unwrap_or(u64::MAX), quota.window());
+    let policy = Policy::token_bucket(format!("{}-retries", first.name()), quota)?;
+    let default =
+        if store.has_local_fallback() { OnStoreError::Local } else { OnStoreError::Closed };
+    Ok(policy.with_on_store_error(default))
 }
 
 debug_fields!([St] LimiterBuilder<St>, limits, waiting);

@@ -1,7 +1,7 @@
 //! What all clones of a limiter share.
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Cost, Key};
+use tollgate_core::{Cost, Key, Policy};
 use tollgate_engine::{AppliedLimit, Limits, SubjectKind};
 
 use crate::drive::Driver;
@@ -14,10 +14,21 @@ pub(crate) struct Face {
     pub(super) queue: WaitQueue,
     /// Which policies have a single quota for all keys.
     pub(super) are_global: Box<[bool]>,
+    /// How many policies come from the caller. The limiter's own policies follow.
+    pub(super) policies: usize,
     /// The number of the penalty that pauses a key.
     pub(super) pause: Option<usize>,
+    /// The number of the retry budget.
+    pub(super) retries: Option<usize>,
     /// Has no permits. It is closed together with the limiter, which wakes its waiters.
     pub(super) closed: Semaphore,
+}
+
+impl<St> State<St> {
+    /// The policy of the retry budget.
+    pub(super) fn retries(&self) -> Option<&Policy> {
+        self.limits.iter().nth(self.face.retries?).map(|limit| &limit.policy)
+    }
 }
 
 impl Face {

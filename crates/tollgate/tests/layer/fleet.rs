@@ -188,3 +188,26 @@ async fn low_priority_leaves_units_to_others() {
     assert_eq!(backlog.iter().filter(|call| call.is_finished()).count(), 7);
     backlog.iter().for_each(JoinHandle::abort);
 }
+
+#[tokio::test(start_paused = true)]
+async fn paused_calls_that_wait_in_the_process_keep_the_quota() {
+    let store = on_tokio_time();
+    let limiter = Limiter::builder(store).policy(log("partner", 2)).wait(2 * MINUTE);
+    let limiter = limiter.pausable(5 * MINUTE).build().unwrap();
+    let start = Instant::now();
+    let first = limiter.acquire(&key(), 1).await.unwrap();
+    first.learn(&denial(&[("retry-after", "30")])).await.unwrap();
+    let calls: Vec<_> = (0..4).map(|_| call(&limiter, start)).collect();
+    let mut left = Vec::new();
+    for call in calls {
+        left.push(call.await.unwrap().1 / 1000);
+    }
+    assert_eq!(left, [30, 60, 90, 120]);
+    // A limiter whose calls do not wait does not wait for a pause either.
+    let limiter = Limiter::builder(on_tokio_time()).policy(log("partner", 2)).pausable(MINUTE);
+    let limiter = limiter.build().unwrap();
+    limiter.pause(&key(), SECOND).await.unwrap();
+    let start = Instant::now();
+    assert!(limiter.acquire(&key(), 1).await.is_err());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}

@@ -24,6 +24,7 @@ mod outages;
 mod penalties;
 mod processes;
 mod readiness;
+mod retries;
 #[cfg(feature = "jwt-rust-crypto")]
 mod services;
 mod settling;

@@ -170,7 +170,7 @@ async fn attempt<St: Store>(
 }
 
 /// A key may have been paused while a call was in the queue for this long.
-const RECHECK: Duration = Duration::from_secs(1);
+pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
 fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) -> AcquireError {
     let refusal = || Refusal::new(Verdicts::of(&state.limits, &decided.charges));

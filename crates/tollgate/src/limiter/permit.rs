@@ -76,6 +76,13 @@ impl<St: Store> Permit<St> {
         self.settle_where(|_| Some(Cost::ZERO)).await
     }
 
+    /// Refunds the charge, without waiting for the store.
+    pub(super) fn refund(self) {
+        if let Some(open) = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref()) {
+            open.settle(|_| Some(Cost::ZERO));
+        }
+    }
+
     /// Refunds the charge, and returns the call.
     pub(super) async fn into_refunded(self) -> Acquire<St> {
         let _ = self.settle_where(|_| Some(Cost::ZERO)).await;
@@ -137,8 +144,15 @@ impl<St: Store> Permit<St> {
     /// [`pausable`](super::LimiterBuilder::pausable), no response starts a pause.
     ///
     /// # Errors
-    /// The store failed, so the pause may be unknown to other processes.
+    /// The store failed, so the pause may be unknown to other processes. A `tollgate` event reports
+    /// it, too.
     pub async fn learn(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
+        self.apply(feedback).await.inspect_err(|error| {
+            tracing::warn!(target: "tollgate", %error, "a response's limits are not shared");
+        })
+    }
+
+    async fn apply(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
         if let Some(remaining) = feedback.quotas().iter().filter_map(|it| it.remaining()).min() {
             self.lower_to(remaining).await?;
         }

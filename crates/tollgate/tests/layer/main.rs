@@ -22,6 +22,7 @@ mod nesting;
 mod obeying;
 mod outages;
 mod penalties;
+mod polite;
 mod processes;
 mod readiness;
 mod retries;

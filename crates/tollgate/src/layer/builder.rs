@@ -66,7 +66,13 @@ pub struct RateLimitLayerBuilder<St> {
 
 impl<St: Store> RateLimitLayer<St> {
     /// Makes a layer around a client for another service: each request costs 1 and waits for up to
-    /// `max_wait` until the policy allows it. The responses get no rate limit headers.
+    /// `max_wait` until the policy allows it. The responses get no rate limit headers, but the
+    /// layer's own responses have an [`OwnDenial`](crate::denial::OwnDenial) in their extensions.
+    ///
+    /// With a policy that [queues](Policy::with_queue), requests wait in the store's order over all
+    /// processes, and only as many as leave within `max_wait`. Otherwise they wait in this process,
+    /// within the bounds of [`WaitQueue`]. [`PoliteLayer`](crate::limiter::PoliteLayer) also learns
+    /// from responses.
     ///
     /// While the store cannot decide, the layer responds with 503 and does not send the requests,
     /// because the other service would otherwise receive unlimited requests from all replicas. If
@@ -91,12 +97,15 @@ impl<St: Store> RateLimitLayer<St> {
     /// # Errors
     /// The same as for [`RateLimitLayerBuilder::build`].
     pub fn for_client(store: St, policy: Policy, max_wait: Duration) -> Result<Self, LayerError> {
-        let mut limit = Limit::global(policy).mode(Mode::Wait(max_wait));
+        let mut limit = match policy.max_queue_time() {
+            Some(max) => Limit::global(policy.with_queue(Duration::from(max).min(max_wait))?),
+            None => Limit::global(policy).mode(Mode::Wait(max_wait)),
+        };
         if !store.has_local_fallback() {
             limit.default_on_store_error(OnStoreError::Closed);
         }
         let no_headers = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
-        Self::builder(store).limit(limit).headers(no_headers).build()
+        Self::builder(store).limit(limit).headers(no_headers).mark_denials(true).build()
     }
 
     /// Creates a builder for a layer with any limits and options, over `store`.
@@ -332,6 +341,15 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn expose_verdicts(mut self, expose: bool) -> Self {
         self.options.expose_verdicts = expose;
+        self
+    }
+
+    /// Stores an [`OwnDenial`](crate::denial::OwnDenial) in the extensions of the layer's own
+    /// responses. Around a client, they cannot be mistaken for the service's denials then.
+    /// [`for_client`](RateLimitLayer::for_client) enables it.
+    #[must_use]
+    pub fn mark_denials(mut self, mark: bool) -> Self {
+        self.options.marks_denials = mark;
         self
     }
 

@@ -9,7 +9,9 @@ use std::time::Duration;
 use http::{HeaderValue, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, advance};
+use tollgate::denial::OwnDenial;
 use tollgate::key::Key;
+use tollgate::layer::RateLimit;
 use tollgate::limiter::{AcquireError, LimiterBuilder, Permit, Polite, PoliteLayer};
 use tollgate::policy::OnStoreError;
 use tollgate::{Limit, Limiter, Policy, Quota, RateLimitLayer, Store};
@@ -109,7 +111,8 @@ async fn denial_by_the_service_pauses_all_clients() {
 async fn denial_by_an_own_layer_pauses_nobody() {
     let store = on_tokio_time();
     let hourly = Policy::sliding_window_log("own", Quota::per_hour(1)).unwrap();
-    let own = RateLimitLayer::builder(store.clone()).limit(Limit::global(hourly));
+    let own =
+        RateLimitLayer::builder(store.clone()).limit(Limit::global(hourly)).mark_denials(true);
     let own = own.build().unwrap().layer(hello());
     let limiter = queueing(&store).build().unwrap();
     let client = PoliteLayer::new(limiter, by_host).layer(own);
@@ -206,4 +209,43 @@ async fn failing_store_fails_the_request() {
     limiter.close();
     let error = client.ready().await.unwrap().call(get()).await.unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(AcquireError::Closed)), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_layers_share_a_queue_in_the_store() {
+    let store = Staged::new(on_tokio_time());
+    let policy = log("partner", 1).with_queue(10 * MINUTE).unwrap();
+    let client = || {
+        let layer = RateLimitLayer::for_client(store.clone(), policy.clone(), 2 * MINUTE);
+        layer.unwrap().layer(hello())
+    };
+    let start = Instant::now();
+    let mut calls = Vec::new();
+    for _ in 0..4 {
+        let client = client();
+        calls.push(tokio::spawn(async move {
+            let response = ask(&client, get()).await;
+            (response.status().as_u16(), start.elapsed().as_secs(), response)
+        }));
+        settle_down().await;
+    }
+    // The last would leave after 3 minutes, so it is rejected at once, and marked.
+    let (status, at, response) = calls.pop().unwrap().await.unwrap();
+    assert_eq!((status, at), (429, 0));
+    assert!(response.extensions().get::<OwnDenial>().is_some());
+    assert_eq!(field(response.headers(), "retry-after").as_deref(), Some("60"));
+    // A request that is dropped leaves its place to the next.
+    calls.pop().unwrap().abort();
+    settle_down().await;
+    assert_eq!(status_and_time(&client(), start).await, (200, 120));
+    for (call, expected) in calls.into_iter().zip([(200, 0), (200, 60)]) {
+        let (status, at, _) = call.await.unwrap();
+        assert_eq!((status, at), expected);
+    }
+    // One call each, also for the request that was rejected.
+    assert_eq!(store.calls(), 5);
+}
+
+async fn status_and_time<St: Store>(client: &RateLimit<Hello, St>, start: Instant) -> (u16, u64) {
+    (status(client).await, start.elapsed().as_secs())
 }

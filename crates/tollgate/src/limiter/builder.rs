@@ -35,8 +35,8 @@ enum Waiting {
 impl Waiting {
     fn apply(self, mut limit: Limit) -> Limit {
         match self {
-            _ if limit.policy.is_penalty() => limit,
             Self::Nowhere => limit,
+            Self::InThisProcess(_) if limit.policy.is_penalty() => limit,
             Self::InThisProcess(max) => limit.mode(Mode::Wait(max)),
             Self::InTheStore(max) => match limit.policy.clone().with_queue(max) {
                 Ok(policy) => {

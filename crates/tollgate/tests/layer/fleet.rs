@@ -188,3 +188,16 @@ async fn low_priority_leaves_units_to_others() {
     assert_eq!(backlog.iter().filter(|call| call.is_finished()).count(), 7);
     backlog.iter().for_each(JoinHandle::abort);
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_queue_for_longer_than_a_pause_lasts() {
+    let store = on_tokio_time();
+    let limiter = process(&store).pausable(SECOND).build().unwrap();
+    let start = Instant::now();
+    let calls: Vec<_> = (0..5).map(|_| call(&limiter, start)).collect();
+    for (seconds, call) in calls.into_iter().enumerate() {
+        let (permit, at) = call.await.unwrap();
+        assert!(permit.is_ok(), "{permit:?}");
+        assert_eq!(at / 1000, seconds as u128);
+    }
+}

@@ -12,6 +12,8 @@
 --   sliding_window_counter  at, previous, current
 --   token_bucket            missing, at, refunded
 --   leaky_bucket            level, at, refunded
+--
+-- A request that queues has one charge, under any of these except the counter.
 if is_plain == 1 then
   local values, plain = {}, true
   if #KEYS == 1 or is_cross_slot then
@@ -36,7 +38,7 @@ if is_plain == 1 then
   local form, header, code, limit, window, unit, full
   local rows, n, from = { '' }, 0, 1
   while plain and from <= #requests do
-    local count, charges, first = unpack('>xI2B', requests, from)
+    local kind, count, charges, first = unpack('>BI2B', requests, from)
     -- Equal requests pass while they fit under every enforced policy. So the first lap looks at all
     -- charges, and the second makes them.
     local admitted, states, lap = count, '', 1
@@ -45,6 +47,8 @@ if is_plain == 1 then
       for _ = 1, charges do
         local key, form_at, flags, cost
         key, form_at, flags, cost, from = unpack('>I2I2BI7', requests, from)
+        local queue = 0
+        if kind == DECIDE_QUEUED then queue, from = unpack('>I7xxxxxxx', requests, from) end
         if form_at ~= form then
           form = form_at
           code, limit, window = unpack('>BI5I6', forms, form + 2)
@@ -119,6 +123,48 @@ if is_plain == 1 then
           end
           plain = plain and held == header
           if not plain then break end
+          if queue > 0 then
+            -- The only charge. Each request leaves at the first instant at which it fits, after the
+            -- requests before it.
+            states, admitted = pack('>I7I7I7', x, y, z), 0
+            while admitted < count do
+              local leaves, new_x, new_y, new_start = now, x, y, start
+              if code == 1 then
+                if cost > limit then break end
+                leaves = max(now, x)
+                if y + cost > limit then
+                  leaves, new_y, new_start = start + window, 0, start + window
+                end
+                new_x, new_y = leaves, new_y + cost
+              else
+                if cost * unit > full then break end
+                local over, intervals = x - full + cost * unit, 0
+                leaves = max(now, y)
+                if over > 0 then
+                  leaves = y + (code == 6 and ceil(over / limit) * window or ceil(over / limit))
+                end
+                if code == 6 then
+                  intervals = floor((leaves - y) / window)
+                  new_x, new_y = x - intervals * limit, y + intervals * window
+                else
+                  new_x, new_y = x - (leaves - y) * limit, leaves
+                end
+                if new_x <= 0 then new_x, new_y = 0, leaves end
+                new_x = new_x + cost * unit
+              end
+              -- The general path knows the end of time.
+              plain = leaves < 9007199254740991
+              if not plain or leaves - now >= queue then break end
+              x, y, start, admitted = new_x, new_y, new_start, admitted + 1
+            end
+            if admitted > 0 then
+              facts[at + 3], facts[at + 4], facts[at + 8] = x, y, start
+              facts[at + 6] = code == 1 and start + window
+                or y + (code == 6 and ceil(x / limit) * window or ceil(x / limit))
+            end
+            lap = 2
+            break
+          end
           local fits = cost == 0 and count or max(min(floor(room / cost), count), 0)
           if flags == ENFORCED and fits < admitted then admitted = fits end
           facts[at + 7] = fits

@@ -13,9 +13,9 @@ use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
 use tollgate_config::plan::{Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited};
 use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
-use tollgate_gateway::serve::{ClientIdentity, connect};
-
-use crate::planned::{Met, Planned, Read, Refused, Sent, ambiguous};
+use tollgate_gateway::serve::{
+    ClientIdentity, Met, Planned, Read, Refused, Sent, ambiguous, connect,
+};
 
 /// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]

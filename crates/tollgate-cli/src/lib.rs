@@ -4,7 +4,6 @@
 
 pub mod explain;
 mod log;
-mod planned;
 pub mod replay;
 pub mod signatures;
 

@@ -31,23 +31,28 @@ fn main() {
         ("leaky_bucket", Algorithm::LeakyBucket { mode: LeakyMode::Meter }),
     ];
     println!(
-        "{:28} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "µs a decision", "1", "256 hot", "denied", "256 keys", "2 policies"
+        "{:28} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "µs a decision", "1", "256 hot", "denied", "256 keys", "2 policies", "queued"
     );
     for (name, algorithm) in algorithms {
         let quota = Quota::new(1_000_000, Duration::from_secs(60));
         let roomy = Policy::new(name, quota, algorithm).expect("builds");
         let tight = Policy::new("tight", Quota::new(1, Duration::from_secs(3_600)), algorithm);
         let tight = tight.expect("builds");
+        // Each request gets a place behind the one before it.
+        let queue = format!("queue {name}");
+        let queue = Policy::new(queue, Quota::new(1_000, Duration::from_secs(60)), algorithm);
+        let queue = queue.and_then(|it| it.with_queue(Duration::from_secs(3_600))).expect("builds");
         let other =
             Policy::fixed_window_counter("other", Quota::per_minute(1_000_000)).expect("builds");
         println!(
-            "{name:28} {:9.2} {:9.2} {:9.2} {:9.2} {:9.2}",
+            "{name:28} {:9.2} {:9.2} {:9.2} {:9.2} {:9.2} {:9.2}",
             cost(&mut client, &[&roomy], 1, 1, 20_000),
             cost(&mut client, &[&roomy], 256, 1, 400),
             cost(&mut client, &[&tight], 256, 1, 400),
             cost(&mut client, &[&roomy], 256, 256, 400),
             cost(&mut client, &[&roomy, &other], 256, 256, 200),
+            cost(&mut client, &[&queue], 1, 1, 20_000),
         );
     }
     println!(

@@ -1,6 +1,8 @@
 //! The header at the start of a stored state.
 
-use tollgate_core::{Algorithm, AnyRule, Form, Kind, LeakyMode, Micros, Policy, Refill, Timestamp};
+use tollgate_core::{
+    Algorithm, AnyRule, Charge, Cost, Form, Kind, LeakyMode, Micros, Policy, Refill, Timestamp,
+};
 
 use crate::bytes::{exact, put};
 
@@ -45,6 +47,25 @@ pub(crate) fn has_plain_state(policy: &Policy) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the script's plain path can decide a request: its charges are plain, or its only charge
+/// queues under an algorithm whose next instant is a single division.
+pub(crate) fn has_plain_path<'a>(charges: impl Iterator<Item = Charge<'a>> + Clone) -> bool {
+    let mut rest = charges.clone();
+    if let (Some(only), None) = (rest.next(), rest.next())
+        && only.queue.is_some()
+    {
+        let alone = Charge { queue: None, ..only };
+        let is_counter = only.policy.algorithm() == Some(Algorithm::SlidingWindowCounter);
+        let has_own = only.policy.is_leaky_queue();
+        return alone.is_plain()
+            && only.enforce
+            && only.cost > Cost::ZERO
+            && !is_counter
+            && !has_own;
+    }
+    charges.into_iter().all(|charge| charge.is_plain())
 }
 
 /// Writes the form's part that no state contains: for a calendar, the boundary nearest to `now` and

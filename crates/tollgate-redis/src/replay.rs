@@ -34,9 +34,9 @@ impl Batch {
             sums.iter().zip(states).map(state).collect::<Option<SmallVec<[State<'_>; 2]>>>()?;
         let mut verdicts = Vec::with_capacity(count.into());
         for number in 0..count {
-            let assess = |(sum, state): (&Sum, &State<'_>)| state.assess(now, sum.cost);
+            let decide = |(sum, state): (&Sum, &State<'_>)| state.decide(sum, now);
             let mut decisions: SmallVec<[Decision; 2]> =
-                sums.iter().zip(&states).map(assess).collect();
+                sums.iter().zip(&states).map(decide).collect();
             let denies = |(sum, decision): (&Sum, &Decision)| sum.enforce && decision.denies();
             let passes = !sums.iter().zip(&decisions).any(denies);
             if passes != (number < admitted) {
@@ -49,16 +49,18 @@ impl Batch {
                     *decision =
                         Decision { outcome: Outcome::WouldAllow, ..state.assess(now, Cost::ZERO) };
                 } else if sum.cost > Cost::ZERO {
-                    state.charge(now, sum.cost);
+                    let at = if sum.queue.is_some() { now + decision.delay() } else { now };
+                    state.charge(at, sum.cost);
                 }
             }
-            let frozen = |(decision, state): (Decision, &State<'_>)| {
-                let is_frozen = decision.denies() && decision.remaining == 0;
+            let frozen = |((decision, state), sum): ((Decision, &State<'_>), &Sum)| {
+                let is_known = sum.queue.is_none() && decision.remaining == 0;
+                let is_frozen = decision.denies() && is_known;
                 let wait = || state.assess(now, Cost::ONE).retry_after();
                 (decision, is_frozen.then(wait).flatten().unwrap_or_default())
             };
             let decisions: SmallVec<[_; 2]> =
-                decisions.into_iter().zip(&states).map(frozen).collect();
+                decisions.into_iter().zip(&states).zip(sums).map(frozen).collect();
             let verdict = of_charges(passes, now, &decisions, charges);
             if !passes {
                 // The remaining requests are denied as well, because a denial changes no state.
@@ -132,6 +134,18 @@ impl<'a> State<'a> {
             }
             _ => return None,
         })
+    }
+
+    /// Decides a charge. If it queues, it is the only one.
+    fn decide(&self, sum: &Sum, now: Timestamp) -> Decision {
+        let decision = self.assess(now, sum.cost);
+        let leaves_at = decision.leaves_at(now).filter(|leaves_at| *leaves_at > now);
+        match sum.queue.zip(leaves_at) {
+            Some((queue, leaves_at)) => {
+                self.assess(leaves_at, sum.cost).queued(leaves_at.since(now), queue)
+            }
+            None => decision,
+        }
     }
 
     fn assess(&self, now: Timestamp, cost: Cost) -> Decision {

@@ -21,7 +21,7 @@ use tollgate_config::plan::{
 };
 use tollgate_engine::{Charges, Limits, actual_cost};
 use tollgate_gateway::proxy::{Fault, Meaning};
-use tollgate_gateway::serve::client_ip;
+use tollgate_gateway::serve::{Met, Planned, Read, Refused, Sent, client_ip};
 use tollgate_llm::{Models, Usage};
 use tollgate_replay::log::{Record, Tokens, Visible};
 use tollgate_replay::{
@@ -29,7 +29,6 @@ use tollgate_replay::{
 };
 
 use super::client_name::Name;
-use crate::planned::{Met, Planned, Read, Refused, Sent};
 
 /// The replay's assumptions about information that logs lack.
 pub(super) const ASSUMPTIONS: [&str; 9] = [

@@ -163,7 +163,7 @@ pub(crate) fn replay(
         report,
         formats: records.formats(),
         lines: records.progress().lines,
-        late: records.late().lines,
+        late: records.late(),
         unreadable: records.unreadable(),
         shown: shown.collect(),
         without_client: one.without_client,

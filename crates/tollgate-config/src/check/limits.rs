@@ -7,6 +7,7 @@ use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Kind, LeakyMode, OnStoreError, Refill};
 use tollgate::store::Micros;
 
+use super::Count;
 use crate::plan::{
     CostRule, CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose,
 };
@@ -130,8 +131,7 @@ pub fn amount(policy: &Policy) -> String {
         Kind::Limit(_) => {}
         Kind::Penalty(_) => return blocks(policy),
     }
-    let unit = if quota.limit() == 1 { "unit" } else { "units" };
-    per_window(&format!("{} {unit}", quota.limit()), policy)
+    per_window(&Count(quota.limit(), "unit").to_string(), policy)
 }
 
 /// Like [`amount`], but a budget for language models is in tokens or money.

@@ -167,9 +167,8 @@ fn subjects(list: &SubjectsPlan) -> String {
         ("user", list.users.len()),
     ];
     let kinds = kinds.into_iter().filter(|(_, count)| *count > 0);
-    let mut parts: Vec<_> = kinds
-        .map(|(kind, count)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }))
-        .collect();
+    let mut parts: Vec<_> =
+        kinds.map(|(kind, count)| Count(count as u64, kind).to_string()).collect();
     parts.extend(list.file.as_ref().map(|file| format!("the clients in {}", file.display())));
     parts.join(", ")
 }

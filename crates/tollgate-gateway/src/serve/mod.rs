@@ -7,6 +7,7 @@ mod error;
 mod fronts;
 mod gateway;
 mod operations;
+mod planned;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
@@ -30,11 +31,9 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use self::app::Persistent;
-pub use self::decide::client_identity::{ClientIdentity, Identity};
-pub use self::decide::facts::Facts;
+pub use self::decide::client_identity::ClientIdentity;
 pub use self::decide::key_sources::client_ip;
 use self::decide::keys::KeySets;
-pub use self::decide::lists::lists;
 use self::decide::redis;
 pub use self::decide::redis::connect;
 use self::decide::token_limit::Addresses;
@@ -50,6 +49,7 @@ use self::operations::reload::Reload;
 use self::operations::signals::{Signal, Signals};
 use self::operations::summary::Summary;
 use self::operations::{admin, observed};
+pub use self::planned::{Met, Planned, Read, Refused, Sent, ambiguous};
 use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
 

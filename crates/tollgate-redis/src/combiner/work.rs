@@ -5,10 +5,10 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, OwnedCharge, Policy, Resolution};
+use tollgate_core::{Algorithm, Policy, Resolution};
 
 use crate::encode::Batch;
-use crate::header::has_plain_state;
+use crate::header::{has_plain_path, has_plain_state};
 use crate::ticket::{NamedCharge, Request};
 
 /// The total work for a call's requests.
@@ -57,9 +57,8 @@ impl Work {
         self.keys += request.keys();
         match request {
             Request::Decide(charges) => {
-                let is_plain =
-                    |it: &OwnedCharge| has_plain_state(&it.policy) && it.as_charge().is_plain();
-                self.is_general |= !charges.iter().all(|it| is_plain(&it.charge));
+                self.is_general |= !charges.iter().all(|it| has_plain_state(&it.charge.policy))
+                    || !has_plain_path(charges.iter().map(NamedCharge::as_charge));
                 let costs = charges.len() as u64;
                 if self.seen.insert(self.hash(charges)) {
                     self.plain += PLAIN_CHARGE * costs;

@@ -10,6 +10,7 @@ use super::{
     Asked, Batch, COUNT, DECIDE, DECIDE_QUEUED, EncodeError, Run, Sum, equal_bytes, index,
 };
 use crate::bytes::{exact, put};
+use crate::header::has_plain_path;
 
 /// A charge, and the Redis key that stores its state.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,7 @@ impl Batch {
         let count = u8::try_from(sums.len()).map_err(|_| EncodeError::TooManyCharges)?;
         self.make_room(sums.len())?;
         let subjects = subjects(&sums)?;
+        self.is_general |= !has_plain_path(sums.iter().map(|sum| sum.charge));
         self.scratch.clear();
         let is_plain = sums.iter().all(|it| Charge { dry: false, ..it.charge }.is_plain());
         self.scratch.extend([if is_plain { DECIDE } else { DECIDE_QUEUED }, 0, 1, count]);
@@ -57,7 +59,6 @@ impl Batch {
             let (form, place) = self.form(policy);
             put::<2>(&mut self.scratch, key);
             put::<2>(&mut self.scratch, place);
-            self.is_general |= !sum.charge.is_plain();
             let flags = if dry { DRY } else { enforce.into() };
             self.scratch.push(subject << 2 | flags);
             put::<7>(&mut self.scratch, exact(cost.get()));
@@ -68,7 +69,7 @@ impl Batch {
                 put::<7>(&mut self.scratch, exact(headroom.get()));
             }
             keys.push(key);
-            asked.push(Sum { form, cost, enforce });
+            asked.push(Sum { form, cost, enforce, queue });
         }
         if !self.join(&keys, &sum_of) {
             let number = self.request(Asked::Decide { sums: asked, charges: sum_of }, &keys);

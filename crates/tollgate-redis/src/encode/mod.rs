@@ -18,7 +18,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use indexmap::IndexSet;
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Policy, Timestamp};
+use tollgate_core::{Cost, Micros, Policy, Timestamp};
 
 pub use self::decide::KeyedCharge;
 pub use self::lease::{Ask, Spent};
@@ -107,6 +107,7 @@ pub(crate) struct Sum {
     pub(crate) form: u16,
     pub(crate) cost: Cost,
     pub(crate) enforce: bool,
+    pub(crate) queue: Option<Micros>,
 }
 
 /// The request kinds.

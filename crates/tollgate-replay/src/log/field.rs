@@ -5,9 +5,12 @@ use super::FormatError;
 /// A fact about a request. Each format assigns its variables, columns or members to fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
+    /// When the request arrived.
     Time,
+    /// When the response was complete.
+    End,
     Date,
-    /// The time on the day of [`Date`](Self::Date).
+    /// When the response was complete, on the day of [`Date`](Self::Date).
     TimeOfDay,
     Address,
     /// An address with a port, which may follow an IPv6 address without brackets.
@@ -35,42 +38,42 @@ pub(super) enum Field {
     Skip,
 }
 
-const SECONDS: Field = Field::Duration(1_000_000_000);
-const MILLISECONDS: Field = Field::Duration(1_000_000);
-
 impl Field {
-    /// Finds the field for a variable in an nginx `log_format`. Names with `:` do not exist in nginx
-    /// and are for other servers' formats.
+    /// Finds the field for a variable in an nginx `log_format`. Names that start with `:` do not exist
+    /// in nginx, and name the fields of other servers' formats.
     pub(super) fn of_variable(
         name: &str,
         headers: &mut Vec<Box<str>>,
     ) -> Result<Self, FormatError> {
-        Ok(match name {
-            "remote_addr" => Self::Address,
-            "address:port" => Self::Peer,
-            "remote_user" => Self::User,
-            "time_local" | "time_iso8601" | "msec" => Self::Time,
-            "request" => Self::Request,
-            "request_method" => Self::Method,
-            "request_uri" => Self::Target,
-            "status" => Self::Status,
-            "body_bytes_sent" => Self::Bytes,
-            "request_time" => SECONDS,
-            "request_time:ms" => MILLISECONDS,
-            "host" | "http_host" => Self::Host,
-            "tier" => Self::Tier,
-            "forwarded:for" => Self::Forwarded(header("x-forwarded-for", headers)?),
-            _ => match name.strip_prefix("http_") {
-                Some(name) => Self::Header(header(&name.replace('_', "-"), headers)?),
-                None => Self::Skip,
+        let name = match name {
+            "remote_addr" => "address",
+            "remote_user" => "user",
+            // nginx logs the time at which the response was complete.
+            "time_local" | "time_iso8601" | "msec" => "end",
+            "request_method" => "method",
+            "request_uri" => "target",
+            "body_bytes_sent" => "bytes",
+            "request_time" => "seconds",
+            "http_host" => "host",
+            "request" | "status" | "host" | "tier" => name,
+            ":address:port" => return Ok(Self::Peer),
+            ":forwarded" => return Ok(Self::Forwarded(header("x-forwarded-for", headers)?)),
+            _ => match (name.strip_prefix(':'), name.strip_prefix("http_")) {
+                (Some(name), _) => name,
+                (_, Some(name)) => {
+                    return Ok(Self::Header(header(&name.replace('_', "-"), headers)?));
+                }
+                (None, None) => return Ok(Self::Skip),
             },
-        })
+        };
+        Self::of_name(name, headers)
     }
 
     /// Finds the field for a name in `--log json:`.
     pub(super) fn of_name(name: &str, headers: &mut Vec<Box<str>>) -> Result<Self, FormatError> {
         Ok(match name {
-            "time" | "end" => Self::Time,
+            "time" => Self::Time,
+            "end" => Self::End,
             "address" => Self::Address,
             "user" => Self::User,
             "tier" => Self::Tier,
@@ -80,8 +83,8 @@ impl Field {
             "host" => Self::Host,
             "status" => Self::Status,
             "bytes" => Self::Bytes,
-            "seconds" => SECONDS,
-            "milliseconds" => MILLISECONDS,
+            "seconds" => Self::Duration(1_000_000_000),
+            "milliseconds" => Self::Duration(1_000_000),
             "microseconds" => Self::Duration(1_000),
             "nanoseconds" => Self::Duration(1),
             "model" => Self::Model,
@@ -111,8 +114,8 @@ impl Field {
             ("sc-bytes", _) => Self::Bytes,
             ("cs-username", _) => Self::User,
             // CloudFront writes seconds, and IIS milliseconds.
-            ("time-taken", _) if has("x-edge-location") => SECONDS,
-            ("time-taken", _) => MILLISECONDS,
+            ("time-taken", _) if has("x-edge-location") => Self::Duration(1_000_000_000),
+            ("time-taken", _) => Self::Duration(1_000_000),
             ("x-host-header" | "cs-host", _) => Self::Host,
             // In CloudFront, `cs(Host)` is the name of the distribution.
             (_, Some("Host")) if has("x-host-header") => Self::Skip,
@@ -126,11 +129,26 @@ impl Field {
         }
     }
 
+    /// Checks that a format has the fields without which no request can be replayed.
+    pub(super) fn check(all: &[Self]) -> Result<(), FormatError> {
+        let has = |field, other| all.contains(&field) || all.contains(&other);
+        if !has(Self::Time, Self::End) {
+            Err(FormatError::NoTime)
+        } else if !has(Self::Request, Self::Target) {
+            Err(FormatError::NoRequest)
+        } else if !has(Self::Request, Self::Method) {
+            Err(FormatError::NoMethod)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether a readable value shows that the format is right.
     pub(super) const fn is_checked(self) -> bool {
         matches!(
             self,
             Self::Time
+                | Self::End
                 | Self::TimeOfDay
                 | Self::Address
                 | Self::Peer

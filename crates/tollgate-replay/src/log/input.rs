@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,11 +12,12 @@ use super::record::Reason;
 
 /// A log to read: a file, or any other source of bytes.
 pub struct Input {
-    name: Box<str>,
+    pub(super) name: Box<str>,
     bytes: Box<dyn Read + Send>,
     /// The file size, if known.
-    size: Option<u64>,
-    read: Arc<AtomicU64>,
+    pub(super) size: Option<u64>,
+    /// The bytes read from the file, before decompression.
+    pub(super) read: Arc<AtomicU64>,
 }
 
 /// The error when a log cannot be read.
@@ -134,19 +135,17 @@ impl Input {
             return Self::named("stdin", io::stdin(), None);
         }
         let name = path.display().to_string();
-        let opened = |path: PathBuf| {
-            let file = File::open(path)?;
-            let metadata = file.metadata()?;
-            if metadata.is_dir() {
-                return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+        let error = match opened {
+            Ok((metadata, _)) if metadata.is_dir() => {
+                io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")
             }
-            let size = metadata.is_file().then_some(metadata.len());
-            Ok((file, size))
+            Ok((metadata, file)) => {
+                return Self::named(&name, file, metadata.is_file().then_some(metadata.len()));
+            }
+            Err(error) => error,
         };
-        match opened(path.to_owned()) {
-            Ok((file, size)) => Self::named(&name, file, size),
-            Err(error) => Err(ReadError::Open { name: name.into(), error }),
-        }
+        Err(ReadError::Open { name: name.into(), error })
     }
 
     /// Reads bytes from memory or another source.
@@ -170,19 +169,6 @@ impl Input {
             error,
         })?;
         Ok(Self { name: name.into(), bytes, size, read })
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(super) const fn size(&self) -> Option<u64> {
-        self.size
-    }
-
-    /// Counts the bytes read from the file, before decompression.
-    pub(super) fn progress(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.read)
     }
 }
 
@@ -263,4 +249,10 @@ impl Blocks {
 
 fn lines(block: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', block).count() as u64
+}
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Input").field("name", &self.name).finish_non_exhaustive()
+    }
 }

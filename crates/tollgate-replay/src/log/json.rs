@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 
 use memchr::memmem;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use smallvec::{SmallVec, smallvec};
 
 use super::FormatError;
 use super::field::Field;
@@ -31,39 +33,33 @@ struct Name {
 }
 
 impl Mapping {
-    /// Assigns paths to fields, and adds the names of the headers.
-    pub(super) fn new<'a>(
-        names: impl IntoIterator<Item = (&'a str, &'a str)>,
-        headers: &mut Vec<Box<str>>,
-    ) -> Result<Self, FormatError> {
+    /// Assigns paths to fields, such as `time=ts,address=client.ip`, and adds the names of the headers.
+    pub(super) fn new(names: &str, headers: &mut Vec<Box<str>>) -> Result<Self, FormatError> {
         let mut mapping = Self::default();
-        for (place, (name, path)) in names.into_iter().enumerate() {
-            let bit = u32::try_from(place).ok().and_then(|place| 1_u64.checked_shl(place));
+        for (place, pair) in (0..).zip(names.split(',')) {
+            let pair = pair.trim();
+            let (name, path) =
+                pair.split_once('=').ok_or_else(|| FormatError::NoPair(pair.into()))?;
             mapping.names.push(Name {
                 field: Field::of_name(name, headers)?,
                 name: name.into(),
                 path: path.into(),
-                bit: bit.unwrap_or(0),
+                bit: 1_u64.checked_shl(place).unwrap_or(0),
             });
         }
+        Field::check(&mapping.names.iter().map(|name| name.field).collect::<Vec<_>>())?;
         let bits = |set: &[Field]| {
             let names = mapping.names.iter().filter(|name| set.contains(&name.field));
             names.fold(0, |all, name| all | name.bit)
         };
-        let [time, address] = [Field::Time, Field::Address].map(|field| bits(&[field]));
-        let [method, target] = [Field::Method, Field::Target].map(|it| bits(&[Field::Request, it]));
-        if time == 0 {
-            return Err(FormatError::NoTime);
-        }
-        if target == 0 {
-            return Err(FormatError::NoRequest);
-        }
-        if method == 0 {
-            return Err(FormatError::NoMethod);
-        }
         // Each line needs an address if the log has addresses.
-        mapping.required =
-            [time, address, method, target].into_iter().filter(|it| *it != 0).collect();
+        let required = [
+            bits(&[Field::Time, Field::End]),
+            bits(&[Field::Address]),
+            bits(&[Field::Request, Field::Method]),
+            bits(&[Field::Request, Field::Target]),
+        ];
+        mapping.required = required.into_iter().filter(|bits| *bits != 0).collect();
         Ok(mapping)
     }
 
@@ -74,18 +70,17 @@ impl Mapping {
         (start, end): Range,
         seen: &mut u64,
     ) -> Result<(), Reason> {
-        // The object borrows from the line, and the values are appended to the text.
+        // The values are appended to the text, so the members borrow from a copy of the line.
         let line = reading.text[start..end].to_vec();
-        let lossy;
-        let (object, is_utf8) = match object(&line) {
+        let line = match std::str::from_utf8(&line) {
+            Ok(line) => Cow::Borrowed(line),
             // nginx copies invalid UTF-8 from requests, which JSON does not allow.
-            Err(_) if std::str::from_utf8(&line).is_err() => {
-                lossy = String::from_utf8_lossy(&line);
-                (object(lossy.as_bytes())?, false)
-            }
-            object => (object?, true),
+            Err(_) => String::from_utf8_lossy(&line),
         };
-        let found = self.fields(reading, &object)?;
+        if !line.trim_ascii_start().starts_with('{') {
+            return Err(Reason::Json("expected `{`".into()));
+        }
+        let found = self.fields(reading, &line)?;
         *seen |= found;
         reading.recognised += found.count_ones();
         if let Some(set) = self.required.iter().find(|set| *set & found == 0) {
@@ -94,30 +89,27 @@ impl Mapping {
         }
         // Like in a text log, a target with invalid UTF-8 is not valid HTTP.
         let target = reading.fields.target.bytes(reading.text).unwrap_or_default();
-        if !is_utf8 && memmem::find(target, "\u{fffd}".as_bytes()).is_some() {
-            reading.fields.method = Span::EMPTY;
+        if matches!(line, Cow::Owned(_)) && memmem::find(target, "\u{fffd}".as_bytes()).is_some() {
+            reading.fields.method = Span::NONE;
         }
         Ok(())
     }
 
-    /// The fields with these bits, with their paths.
+    /// The fields with these bits, with their paths, such as `time=ts`.
     pub(super) fn fields_in(&self, seen: u64) -> Vec<Box<str>> {
         let seen = self.names.iter().filter(|name| name.bit & seen != 0);
         seen.map(|Name { name, path, .. }| format!("{name}={path}").into()).collect()
     }
 
-    /// The path of the first field that has a bit, but not one of these.
-    pub(super) fn never_in(&self, seen: u64) -> Option<&str> {
-        let never = self.names.iter().find(|name| name.bit != 0 && name.bit & seen == 0);
-        never.map(|name| &*name.path)
-    }
-
     /// Reads an object's fields, and returns the names that it has.
-    fn fields(&self, reading: &mut Reading<'_>, object: &Json<'_>) -> Result<u64, Reason> {
+    fn fields(&self, reading: &mut Reading<'_>, object: &str) -> Result<u64, Reason> {
+        let mut values: Values<'_> = smallvec![None; self.names.len()];
+        let paths = self.names.iter().map(|name| &*name.path).enumerate().collect();
+        find(object, &paths, &mut values).map_err(|error| not_json(&error))?;
         let mut found = 0;
-        for name in &self.names {
-            let Some(value) = name.find(object) else { continue };
-            let is_there = if let Json::Text(text) = value {
+        for (name, value) in self.names.iter().zip(values) {
+            let Some(value) = value else { continue };
+            let is_there = if let Some(text) = text(value).map_err(|error| not_json(&error))? {
                 let start = reading.text.len();
                 reading.text.extend_from_slice(text.as_bytes());
                 let range = (start, reading.text.len());
@@ -125,7 +117,7 @@ impl Mapping {
                     || name.field == Field::Request
             } else {
                 // Only a time or an address needs a value.
-                !matches!(name.field, Field::Time | Field::Address)
+                !matches!(name.field, Field::Time | Field::End | Field::Address)
             };
             if is_there {
                 found |= name.bit;
@@ -135,102 +127,83 @@ impl Mapping {
     }
 }
 
-impl Name {
-    fn find<'a>(&self, object: &'a Json<'_>) -> Option<&'a Json<'a>> {
-        // A dotted name may be a single name or a path.
-        let by_path = || self.path.split('.').try_fold(object, Json::get);
-        object.get(&self.path).or_else(|| self.path.contains('.').then(by_path)?)
+/// The value of each name.
+type Values<'a> = SmallVec<[Option<&'a RawValue>; 16]>;
+
+/// The numbers of names, and their paths in an object.
+type Paths<'a> = SmallVec<[(usize, &'a str); 16]>;
+
+/// Finds the values at these paths in an object. A dotted path may be a single member's name.
+fn find<'a>(object: &'a str, paths: &Paths<'_>, values: &mut Values<'a>) -> serde_json::Result<()> {
+    let mut objects: SmallVec<[_; 2]> = SmallVec::new();
+    let each = |key: Cow<'_, str>, value: &'a RawValue| {
+        let mut inside = Paths::new();
+        for (name, path) in paths {
+            // Nearly all comparisons end here, without a call.
+            match path.as_bytes().get(key.len()) {
+                None if *path == key => values[*name] = Some(value),
+                Some(b'.') if path.starts_with(&*key) => {
+                    inside.push((*name, &path[key.len() + 1..]));
+                }
+                _ => {}
+            }
+        }
+        if !inside.is_empty() && value.get().starts_with('{') {
+            objects.push((value.get(), inside));
+        }
+    };
+    let mut json = serde_json::Deserializer::from_str(object);
+    json.deserialize_map(Members(each))?;
+    json.end()?;
+    objects.iter().try_for_each(|(object, inside)| find(object, inside, values))
+}
+
+/// Passes each member to a function.
+struct Members<F>(F);
+
+/// A member's name, which borrows from its line unless it has escapes.
+#[derive(serde::Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de, F: FnMut(Cow<'de, str>, &'de RawValue)> Visitor<'de> for Members<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some((Key(key), value)) = map.next_entry()? {
+            (self.0)(key, value);
+        }
+        Ok(())
     }
 }
 
-/// A JSON value that borrows from its line.
-enum Json<'a> {
-    /// A string or number. A list, such as a header's values, counts as its first value.
-    Text(Cow<'a, str>),
-    Object(Vec<(Self, Self)>),
-    Other,
-}
-
-impl Json<'_> {
-    /// The last member with this name.
-    fn get(&self, name: &str) -> Option<&Self> {
-        let Self::Object(members) = self else { return None };
-        let is_it = |key: &Self| matches!(key, Self::Text(key) if key == name);
-        members.iter().rfind(|(key, _)| is_it(key)).map(|(_, value)| value)
-    }
-}
-
-/// Parses an object.
-fn object(line: &[u8]) -> Result<Json<'_>, Reason> {
-    // A list would count as its first value.
-    if !line.trim_ascii_start().starts_with(b"{") {
-        return Err(Reason::Json("expected `{`".into()));
-    }
-    serde_json::from_slice(line).map_err(|error| {
-        // The error may repeat a string from the line.
-        const LONGEST: usize = 120;
-        let error = error.to_string();
-        Reason::Json(match error.char_indices().nth(LONGEST) {
-            Some((end, _)) => format!("{}…", &error[..end]).into(),
-            None => error.into(),
-        })
+/// A string's text, or a number. A list, such as a header's values, counts as its first value.
+fn text(value: &RawValue) -> serde_json::Result<Option<Cow<'_, str>>> {
+    let text = value.get();
+    Ok(match text.as_bytes()[0] {
+        b'"' if !text.contains('\\') => Some(text[1..text.len() - 1].into()),
+        b'"' => Some(serde_json::from_str::<String>(text)?.into()),
+        b'[' => match *serde_json::from_str::<Vec<&RawValue>>(text)? {
+            [first, ..] => return self::text(first),
+            [] => None,
+        },
+        b'-' | b'0'..=b'9' if text.contains(['e', 'E']) => {
+            Some(serde_json::from_str::<f64>(text)?.to_string().into())
+        }
+        b'-' | b'0'..=b'9' => Some(text.into()),
+        _ => None,
     })
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
-}
-
-struct JsonVisitor;
-
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Json<'de>, E> {
-        Ok(Json::Text(text.into()))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Json<'de>, E> {
-        Ok(Json::Text(text.to_owned().into()))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Json<'de>, E> {
-        Ok(Json::Text(number.to_string().into()))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Json<'de>, E> {
-        Ok(Json::Text(number.to_string().into()))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Json<'de>, E> {
-        Ok(Json::Text(number.to_string().into()))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Json<'de>, E> {
-        Ok(Json::Other)
-    }
-
-    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
-        Ok(Json::Other)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Json<'de>, A::Error> {
-        let first = values.next_element()?.unwrap_or(Json::Other);
-        while values.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(first)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
-        let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
-        }
-        Ok(Json::Object(members))
-    }
+fn not_json(error: &serde_json::Error) -> Reason {
+    // The error may repeat a string from the line.
+    const LONGEST: usize = 120;
+    let error = error.to_string();
+    Reason::Json(match error.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &error[..end]).into(),
+        None => error.into(),
+    })
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::columns::Columns;
-use super::known::{KNOWN, Known};
+use super::known::SHAPES;
 use super::reading::{Range, Reading};
 use super::record::{Batch, Fields, Reason};
 use super::time::Times;
-use super::{Format, Shape, Syntax, Zone, syslog};
+use super::{FileFormat, Format, Shape, Syntax, Zone, syslog};
 
 /// How many lines are tried to find a file's format.
 const FIRST_LINES: usize = 64;
@@ -21,30 +21,33 @@ impl Format {
         let end = memchr::memchr_iter(b'\n', text).nth(FIRST_LINES).unwrap_or(text.len());
         let text = &text[..end];
         let is_object = text.trim_ascii_start().starts_with(b"{");
-        let mut best: Option<((usize, u32, bool), Arc<Shape>)> = None;
-        for shape in Known::all() {
-            let mut batch = Batch { text: text.to_vec(), ..Batch::default() };
-            LineReader::new(Arc::clone(&shape), Zone::default()).read(&mut batch, 1);
+        let score = |shape: &&Arc<Shape>| {
+            let mut reader = LineReader::new(Arc::clone(shape), Zone::default());
+            let batch = reader.read(text.to_vec(), 1);
             // If no line can be read, the format with the most recognised values has the most
             // helpful error.
             let is_json = matches!(shape.syntax, Syntax::Json(_));
-            let score = (batch.records.len(), batch.recognised, is_json == is_object);
-            if best.as_ref().is_none_or(|(other, _)| score > *other) {
-                best = Some((score, shape));
-            }
-        }
-        best.map_or_else(|| Arc::new(KNOWN[0].shape()), |(_, shape)| shape)
+            (batch.records.len(), reader.recognised, is_json == is_object)
+        };
+        // Of several maxima, `max_by_key` returns the last.
+        Arc::clone(SHAPES.iter().rev().max_by_key(score).unwrap_or(&SHAPES[0]))
     }
 }
 
-/// Reads a batch's lines.
+/// Reads a file's lines.
 pub(super) struct LineReader {
-    pub(super) shape: Arc<Shape>,
+    shape: Arc<Shape>,
     /// The columns of the next line, if the lines have columns.
     columns: Columns,
     /// The names of the headers. `#Fields` may add further names.
-    pub(super) headers: Arc<[Box<str>]>,
+    headers: Arc<[Box<str>]>,
     times: Times,
+    /// The JSON fields that have occurred; see `Mapping::names`.
+    seen: u64,
+    /// The columns that have occurred.
+    named: Vec<Box<str>>,
+    /// How many values show that the format is right.
+    recognised: u32,
 }
 
 impl LineReader {
@@ -54,21 +57,33 @@ impl LineReader {
             _ => Columns::default(),
         };
         let headers = shape.headers.as_slice().into();
-        Self { shape, columns, headers, times: Times::new(zone) }
+        let (times, named) = (Times::new(zone), Vec::new());
+        Self { shape, columns, headers, times, seen: 0, named, recognised: 0 }
     }
 
-    /// Reads all lines in a batch's text. `first` is the number of the first line.
-    pub(super) fn read(&mut self, batch: &mut Batch, first: u64) {
-        let end = batch.text.len();
+    /// Describes how the lines so far were read.
+    pub(super) fn format(&self, file: &str) -> FileFormat {
+        let fields = match &self.shape.syntax {
+            Syntax::Json(mapping) => mapping.fields_in(self.seen),
+            _ => self.named.clone(),
+        };
+        let zone = self.times.used_zone.then(|| self.times.zone.to_string().into());
+        FileFormat { file: file.into(), format: self.shape.title, fields, zone }
+    }
+
+    /// Reads all lines in a text. `first` is the number of the first line.
+    pub(super) fn read(&mut self, text: Vec<u8>, first: u64) -> Batch {
+        let end = text.len();
+        let mut batch = Batch { text, ..Batch::default() };
         let (mut start, mut number) = (0, first);
         while start < end {
             let length = memchr::memchr(b'\n', &batch.text[start..end]).unwrap_or(end - start);
-            let line = (start, start + length);
-            self.read_line(batch, line, number);
+            self.read_line(&mut batch, (start, start + length), number);
             (start, number) = (start + length + 1, number + 1);
         }
         batch.lines = number - first;
-        batch.used_zone = self.times.used_zone;
+        batch.headers = Arc::clone(&self.headers);
+        batch
     }
 
     fn read_line(&mut self, batch: &mut Batch, (mut start, mut end): Range, number: u64) {
@@ -81,7 +96,11 @@ impl LineReader {
                 let mut headers = self.headers.to_vec();
                 if self.columns.directive(line, &mut headers) {
                     self.headers = headers.into();
-                    batch.columns.push(self.columns.names());
+                    for name in self.columns.names() {
+                        if !self.named.contains(&name) {
+                            self.named.push(name);
+                        }
+                    }
                 }
                 return;
             }
@@ -100,7 +119,7 @@ impl LineReader {
     }
 
     fn fields(&mut self, batch: &mut Batch, line: Range, number: u64) -> Result<Fields, Reason> {
-        let Self { shape, columns, times, .. } = self;
+        let Self { shape, columns, times, seen, .. } = self;
         let escapes = match &shape.syntax {
             Syntax::Columns(_) => Columns::escapes(&batch.text[line.0..line.1]),
             _ => shape.escapes,
@@ -109,10 +128,10 @@ impl LineReader {
         let read = match &shape.syntax {
             Syntax::Text(template) => template.read(&mut reading, line),
             Syntax::Columns(_) => columns.read(&mut reading, line),
-            Syntax::Json(mapping) => mapping.read(&mut reading, line, &mut batch.seen),
+            Syntax::Json(mapping) => mapping.read(&mut reading, line, seen),
         };
-        batch.recognised += reading.recognised;
+        self.recognised += reading.recognised;
         read?;
-        reading.finish(shape.clock, &columns.date)
+        reading.finish(&columns.date)
     }
 }

@@ -49,8 +49,8 @@ use std::sync::Arc;
 use self::columns::{Columns, FIELDS};
 pub use self::input::{Input, ReadError};
 use self::json::Mapping;
-use self::known::KNOWN;
-pub use self::options::{FileFormat, Late, Options, Progress, Unreadable};
+use self::known::{KNOWN, SHAPES};
+pub use self::options::{FileFormat, Options, Progress, Unreadable};
 pub use self::order::Records;
 use self::reading::Escapes;
 pub use self::record::{Reason, Record, Tokens};
@@ -73,7 +73,6 @@ struct Shape {
     /// Whether the user has described the lines.
     is_own: bool,
     syntax: Syntax,
-    clock: Clock,
     escapes: Escapes,
     /// The names of the logged headers.
     headers: Vec<Box<str>>,
@@ -86,72 +85,46 @@ enum Syntax {
     Json(Mapping),
 }
 
-/// Which request time a log contains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Clock {
-    AtStart,
-    AtEnd,
-}
-
 impl Format {
     /// Detects a known server's default format from each file's first lines.
     pub const AUTO: Self = Self(None);
+}
 
-    /// Parses an nginx `log_format` such as `$remote_addr [$time_local] "$request" $status`.
-    ///
-    /// # Errors
-    /// The template lacks a time, method or target, or has two adjacent variables.
-    pub fn nginx(template: &str) -> Result<Self, FormatError> {
-        let mut headers = Vec::new();
-        let syntax = Syntax::Text(Template::new(template, false, &mut headers)?);
-        let title = "a log of the stated log_format";
-        // nginx logs the time at which the response was complete.
-        Ok(Self::own(title, syntax, Clock::AtEnd, Escapes::Backslash, headers))
-    }
-
-    /// JSON with these field names: `time=ts,address=client.ip,method=verb,target=url`. The fields
-    /// are `time` (when the request arrived) or `end` (when it was complete), `address`, `method`,
-    /// `target` or `request`, `host`, `status`, `bytes`, `user`, `tier`, `header.<name>`, and the
-    /// duration in `seconds`, `milliseconds`, `microseconds` or `nanoseconds`. For requests to
-    /// language models also `model`, `input_tokens`, `cached_tokens` (a part of these) and
-    /// `output_tokens`.
-    ///
-    /// # Errors
-    /// A field is unknown, or the time, method or target is missing.
-    pub fn json(names: &str) -> Result<Self, FormatError> {
-        let mut pairs = Vec::new();
-        for pair in names.split(',') {
-            let pair = pair.trim();
-            pairs.push(pair.split_once('=').ok_or_else(|| FormatError::NoPair(pair.into()))?);
-        }
-        let is_end = pairs.iter().any(|(name, _)| *name == "end");
-        let clock = if is_end { Clock::AtEnd } else { Clock::AtStart };
-        let mut headers = Vec::new();
-        let syntax = Syntax::Json(Mapping::new(pairs, &mut headers)?);
-        Ok(Self::own("JSON lines with the stated names", syntax, clock, Escapes::None, headers))
-    }
-
-    /// A W3C log with these columns, for a file that does not name them: `#Fields: date time c-ip`.
-    fn w3c(fields: &str) -> Self {
-        let (mut columns, mut headers) = (Columns::default(), Vec::new());
-        columns.directive(fields.as_bytes(), &mut headers);
-        let title = "a W3C log";
-        Self::own(title, Syntax::Columns(columns), Clock::AtEnd, Escapes::None, headers)
-    }
-
-    fn own(
+impl Shape {
+    /// Parses `json:` with field names, a `#Fields:` line, or an nginx `log_format`.
+    fn new(
+        lines: &str,
         title: &'static str,
-        syntax: Syntax,
-        clock: Clock,
         escapes: Escapes,
-        headers: Vec<Box<str>>,
-    ) -> Self {
-        Self(Some(Arc::new(Shape { title, is_own: true, syntax, clock, escapes, headers })))
+        is_own: bool,
+    ) -> Result<Self, FormatError> {
+        let mut headers = Vec::new();
+        let syntax = if let Some(names) = lines.strip_prefix(JSON) {
+            Syntax::Json(Mapping::new(names, &mut headers)?)
+        } else if lines.starts_with(FIELDS) {
+            let mut columns = Columns::default();
+            columns.directive(lines.as_bytes(), &mut headers);
+            Syntax::Columns(columns)
+        } else {
+            Syntax::Text(Template::new(lines, !is_own, &mut headers)?)
+        };
+        Ok(Self { title, is_own, syntax, escapes, headers })
     }
 }
 
-/// Parses `auto`, a known format's name, `json:` with field names, a `#Fields:` line, or an nginx
-/// `log_format`.
+/// Starts a description of JSON lines.
+const JSON: &str = "json:";
+
+/// Parses `auto`, a known format's name, or a description of the lines:
+///
+/// * an nginx `log_format` such as `$remote_addr [$time_local] "$request" $status`
+/// * a `#Fields:` line for a W3C log without column names
+/// * JSON with these field names: `json:time=ts,address=client.ip,method=verb,target=url`. The fields
+///   are `time` (when the request arrived) or `end` (when it was complete), `address`, `method`,
+///   `target` or `request`, `host`, `status`, `bytes`, `user`, `tier`, `header.<name>`, and the
+///   duration in `seconds`, `milliseconds`, `microseconds` or `nanoseconds`. For requests to
+///   language models also `model`, `input_tokens`, `cached_tokens` (a part of these) and
+///   `output_tokens`.
 impl FromStr for Format {
     type Err = FormatError;
 
@@ -159,15 +132,19 @@ impl FromStr for Format {
         if text == "auto" {
             return Ok(Self::AUTO);
         }
-        if let Some(known) = KNOWN.iter().find(|known| known.names.contains(&text)) {
-            return Ok(Self(Some(Arc::new(known.shape()))));
+        if let Some(known) = KNOWN.iter().position(|known| known.names.contains(&text)) {
+            return Ok(Self(SHAPES.get(known).cloned()));
         }
-        match text.strip_prefix("json:") {
-            Some(names) => Self::json(names),
-            None if text.starts_with(FIELDS) => Ok(Self::w3c(text)),
-            None if text.contains('$') => Self::nginx(text),
-            None => Err(FormatError::Unknown(text.into())),
-        }
+        let (title, escapes) = if text.starts_with(JSON) {
+            ("JSON lines with the stated names", Escapes::None)
+        } else if text.starts_with(FIELDS) {
+            ("a W3C log", Escapes::None)
+        } else if text.contains('$') {
+            ("a log of the stated log_format", Escapes::Backslash)
+        } else {
+            return Err(FormatError::Unknown(text.into()));
+        };
+        Ok(Self(Some(Arc::new(Shape::new(text, title, escapes, true)?))))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use tollgate_core::{Micros, Timestamp};
+use tollgate_core::Timestamp;
 
 use super::{Format, Reason, Zone};
 
@@ -55,15 +55,6 @@ pub struct Unreadable {
     pub line: u64,
     /// Why the line cannot be read.
     pub reason: Reason,
-}
-
-/// Lines that were further out of order than [`Options::reorder`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Late {
-    /// The number of lines.
-    pub lines: u64,
-    /// The largest delay.
-    pub most: Micros,
 }
 
 /// The progress of reading logs.

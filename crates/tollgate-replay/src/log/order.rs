@@ -5,76 +5,61 @@
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use tollgate_core::{Micros, Timestamp};
 
 use super::input::{Blocks, Input, ReadError};
 use super::lines::LineReader;
-use super::pending::{Entry, Odd, PendingRecords};
-use super::record::{Batch, Reason, Record};
-use super::{FileFormat, Late, Options, Progress, Shape, Syntax, Unreadable};
+use super::pending::PendingRecords;
+use super::record::{Batch, Line, Odd, Reason, Record};
+use super::{FileFormat, Format, Options, Progress, Shape, Syntax, Unreadable, Zone};
 
 /// The records from several logs in chronological order.
 pub struct Records {
     files: Vec<Stream>,
     /// The time of the last record. Times never go backwards.
     reached: Timestamp,
-    /// The file of the last record. Its batch remains in memory until the next call.
-    last: Option<usize>,
+    /// The last record, which remains in memory until the next call.
+    last: Option<Line>,
+    late: u64,
     unreadable: u64,
     lines: u64,
     shown: Vec<Unreadable>,
     options: Options,
-    size: Option<u64>,
-    read: Vec<Arc<AtomicU64>>,
 }
 
 /// A file that is being read.
 struct Stream {
     name: Box<str>,
-    batches: Receiver<Result<Read, ReadError>>,
+    size: Option<u64>,
+    read: Arc<AtomicU64>,
+    batches: Receiver<Result<(Batch, FileFormat), ReadError>>,
     /// The thread that reads. `None` after its end.
     thread: Option<JoinHandle<()>>,
     pending: PendingRecords,
-    late: Late,
-    headers: Arc<[Box<str>]>,
-    shape: Option<Arc<Shape>>,
-    /// The JSON fields that have occurred; see `Mapping::names`.
-    seen: u64,
-    /// The columns that have occurred.
-    columns: Vec<Box<str>>,
-    used_zone: bool,
+    format: Option<FileFormat>,
     /// The number of lines, until a line can be read.
     in_vain: Option<u64>,
-    first_reason: Option<(u64, Reason)>,
+    first_reason: Option<Odd>,
     is_over: bool,
-}
-
-struct Read {
-    batch: Batch,
-    headers: Arc<[Box<str>]>,
-    shape: Arc<Shape>,
 }
 
 impl Records {
     /// Starts reading.
     #[must_use]
     pub fn new(inputs: Vec<Input>, options: &Options) -> Self {
-        let size = inputs.iter().map(Input::size).sum();
-        let read = inputs.iter().map(Input::progress).collect();
         let files = inputs.into_iter().map(|input| Stream::start(input, options)).collect();
         Self {
             files,
             reached: Timestamp::EPOCH,
             last: None,
+            late: 0,
             unreadable: 0,
             lines: 0,
             shown: Vec::new(),
             options: options.clone(),
-            size,
-            read,
         }
     }
 
@@ -84,36 +69,27 @@ impl Records {
     /// A file cannot be read or does not have this format.
     #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
-        if let Some(last) = self.last.take() {
-            self.files[last].pending.forget();
-        }
-        let mut earliest: Option<(Entry, usize)> = None;
+        self.last = None;
+        let mut earliest: Option<(Timestamp, usize)> = None;
         for number in 0..self.files.len() {
-            if let Some(entry) = self.head(number)?
-                && earliest.is_none_or(|(other, _)| entry.at < other.at)
+            if let Some(at) = self.head(number)?
+                && earliest.is_none_or(|(other, _)| at < other)
             {
-                earliest = Some((entry, number));
+                earliest = Some((at, number));
             }
         }
-        let Some((entry, number)) = earliest else {
+        let next = earliest.and_then(|(_, it)| Some((it, self.files[it].pending.pop()?)));
+        let Some((number, line)) = next else {
             return match self.files.first() {
                 Some(file) if self.lines == 0 => Err(ReadError::Empty { name: file.name.clone() }),
                 _ => self.check_names().map(|()| None),
             };
         };
-        let file = &mut self.files[number];
-        if entry.at < self.reached {
-            file.late.lines += 1;
-            file.late.most = file.late.most.max(self.reached.since(entry.at));
-        }
-        self.reached = self.reached.max(entry.at);
-        self.last = Some(number);
+        self.late += u64::from(line.at < self.reached);
+        self.reached = self.reached.max(line.at);
         self.lines += 1;
-        let Some(mut record) = file.pending.give(entry, &file.name, &file.headers) else {
-            return Ok(None);
-        };
-        record.at = self.reached;
-        Ok(Some(record))
+        let record = self.last.insert(line).record(&self.files[number].name);
+        Ok(Some(Record { at: self.reached, ..record }))
     }
 
     /// Stops reading, and waits for the end of the threads that read. A thread may wait for its
@@ -135,48 +111,36 @@ impl Records {
         &self.shown
     }
 
-    /// Returns the lines that were further out of order than [`Options::reorder`].
-    pub fn late(&self) -> Late {
-        self.files.iter().fold(Late::default(), |late, file| Late {
-            lines: late.lines + file.late.lines,
-            most: late.most.max(file.late.most),
-        })
+    /// Returns how many lines were further out of order than [`Options::reorder`].
+    pub const fn late(&self) -> u64 {
+        self.late
     }
 
     /// Returns how the files that have been read so far are read.
     pub fn formats(&self) -> Vec<FileFormat> {
-        let zone = || self.options.zone.to_string().into();
-        let format = |file: &Stream| {
-            let shape = file.shape.as_ref()?;
-            let fields = match &shape.syntax {
-                Syntax::Json(mapping) => mapping.fields_in(file.seen),
-                _ => file.columns.clone(),
-            };
-            let (format, zone) = (shape.title, file.used_zone.then(zone));
-            Some(FileFormat { file: file.name.clone(), format, fields, zone })
-        };
-        self.files.iter().filter_map(format).collect()
+        self.files.iter().filter_map(|file| file.format.clone()).collect()
     }
 
     /// Returns the progress of reading.
     pub fn progress(&self) -> Progress {
-        let read = self.read.iter().map(|read| read.load(Ordering::Relaxed)).sum();
-        Progress { lines: self.lines, read, size: self.size }
+        let read = self.files.iter().map(|file| file.read.load(Ordering::Relaxed)).sum();
+        let size = self.files.iter().map(|file| file.size).sum();
+        Progress { lines: self.lines, read, size }
     }
 
-    /// The file's next record that may be returned.
-    fn head(&mut self, number: usize) -> Result<Option<Entry>, ReadError> {
+    /// The time of the file's next record that may be returned.
+    fn head(&mut self, number: usize) -> Result<Option<Timestamp>, ReadError> {
         let reorder = Micros::from(self.options.reorder);
         loop {
             let file = &mut self.files[number];
             let next = file.pending.peek();
-            let is_due = |entry: &Entry| {
+            let is_due = |at: &Timestamp| {
                 file.is_over
-                    || entry.at + reorder < file.pending.latest
+                    || *at + reorder < file.pending.latest
                     || file.pending.len() > self.options.max_held
             };
-            if let Some(entry) = next.filter(is_due) {
-                return Ok(Some(entry));
+            if let Some(at) = next.filter(is_due) {
+                return Ok(Some(at));
             }
             if file.is_over {
                 return Ok(None);
@@ -187,61 +151,55 @@ impl Records {
 
     fn fill(&mut self, number: usize) -> Result<(), ReadError> {
         let file = &mut self.files[number];
-        let name = file.name.clone();
-        let backwards =
-            |(line, back): (u64, Micros)| ReadError::Backwards { name, line, back: back.into() };
-        let Ok(read) = file.batches.recv() else {
+        let (mut unreadable, mut lines, mut records) = (Vec::new(), 0, 0);
+        let odd = if let Ok(read) = file.batches.recv() {
+            let (mut batch, format) = read?;
+            file.format = Some(format);
+            (lines, records) = (batch.lines, batch.records.len());
+            unreadable = std::mem::take(&mut batch.unreadable);
+            file.pending.add(batch, self.options.not_after)
+        } else {
             // A thread that panicked has not read the entire file.
             join(&mut file.thread);
             file.is_over = true;
-            let odd = file.pending.end().map_err(backwards)?;
-            self.leave_out(number, odd)?;
-            return self.files[number].check(true);
+            file.pending.end()
         };
-        let Read { mut batch, headers, shape } = read?;
-        (file.headers, file.shape) = (headers, Some(shape));
-        file.seen |= batch.seen;
-        file.used_zone = batch.used_zone;
-        for column in std::mem::take(&mut batch.columns).into_iter().flatten() {
-            if !file.columns.contains(&column) {
-                file.columns.push(column);
-            }
-        }
-        let (lines, records) = (batch.lines, batch.records.len());
-        let unreadable = std::mem::take(&mut batch.unreadable);
-        let odd = file.pending.add(batch, self.options.not_after).map_err(backwards)?;
+        let odd = odd.map_err(|(line, back)| ReadError::Backwards {
+            name: file.name.clone(),
+            line,
+            back: back.into(),
+        })?;
         if odd.len() < records {
             file.in_vain = None;
         } else if let Some(in_vain) = &mut file.in_vain {
             *in_vain += lines;
         }
-        self.leave_out(number, unreadable)?;
-        self.leave_out(number, odd)?;
-        self.files[number].check(false)
+        for (line, reason) in unreadable.into_iter().chain(odd) {
+            self.leave_out(number, line, reason)?;
+        }
+        self.files[number].check()
     }
 
-    /// Counts unreadable lines, and stores the first few.
-    fn leave_out(&mut self, number: usize, lines: Vec<Odd>) -> Result<(), ReadError> {
+    /// Counts an unreadable line, and stores the first few.
+    fn leave_out(&mut self, number: usize, line: u64, reason: Reason) -> Result<(), ReadError> {
         let file = &mut self.files[number];
-        self.unreadable += lines.len() as u64;
-        self.lines += lines.len() as u64;
-        for (line, reason) in lines {
-            let reason = if self.options.excerpts { reason } else { reason.without_excerpt() };
-            if self.options.strict {
-                return Err(ReadError::Unreadable { name: file.name.clone(), line, reason });
-            }
-            if self.shown.len() < self.options.shown {
-                let (file, reason) = (file.name.clone(), reason.clone());
-                self.shown.push(Unreadable { file, line, reason });
-            }
-            // A line with a readable time shows that the format is right.
-            let is_first = match &file.first_reason {
-                Some((_, known)) => reason == Reason::Future && *known != Reason::Future,
-                None => true,
-            };
-            if is_first {
-                file.first_reason = Some((line, reason));
-            }
+        self.unreadable += 1;
+        self.lines += 1;
+        let reason = if self.options.excerpts { reason } else { reason.without_excerpt() };
+        if self.options.strict {
+            return Err(ReadError::Unreadable { name: file.name.clone(), line, reason });
+        }
+        if self.shown.len() < self.options.shown {
+            let (file, reason) = (file.name.clone(), reason.clone());
+            self.shown.push(Unreadable { file, line, reason });
+        }
+        // A line with a readable time shows that the format is right.
+        let is_first = match &file.first_reason {
+            Some((_, known)) => reason == Reason::Future && *known != Reason::Future,
+            None => true,
+        };
+        if is_first {
+            file.first_reason = Some((line, reason));
         }
         Ok(())
     }
@@ -253,10 +211,16 @@ impl Records {
         else {
             return Ok(());
         };
-        let seen = self.files.iter().fold(0, |seen, file| seen | file.seen);
-        let Some(path) = mapping.never_in(seen) else { return Ok(()) };
-        let names: Vec<_> = self.files.iter().map(|file| &*file.name).collect();
-        Err(ReadError::NeverSeen { names: names.join(", ").into(), path: path.into() })
+        let formats = self.formats();
+        let is_seen = |field: &_| formats.iter().any(|format| format.fields.contains(field));
+        match mapping.fields_in(u64::MAX).iter().find(|field| !is_seen(*field)) {
+            None => Ok(()),
+            Some(field) => {
+                let names: Vec<_> = self.files.iter().map(|file| &*file.name).collect();
+                let path = field.split_once('=').map_or("", |(_, path)| path).into();
+                Err(ReadError::NeverSeen { names: names.join(", ").into(), path })
+            }
+        }
     }
 }
 
@@ -269,46 +233,21 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 impl Stream {
     fn start(input: Input, options: &Options) -> Self {
         let (sender, batches) = sync_channel(4);
-        let name: Box<str> = input.name().into();
+        let (name, size, read) = (input.name.clone(), input.size, Arc::clone(&input.read));
         let (format, zone) = (options.format.clone(), options.zone.clone());
         let thread = thread::spawn(move || {
-            let mut blocks = Blocks::new(input);
-            let (mut line, mut reader) = (1, None);
-            loop {
-                let mut text = match blocks.next(line) {
-                    Ok(Some(text)) => text,
-                    Ok(None) => return,
-                    Err(error) => {
-                        let _ = sender.send(Err(error));
-                        return;
-                    }
-                };
-                let reader = reader.get_or_insert_with(|| {
-                    if text.starts_with(BYTE_ORDER_MARK) {
-                        text.drain(..BYTE_ORDER_MARK.len());
-                    }
-                    LineReader::new(format.for_lines(&text), zone.clone())
-                });
-                let mut batch = Batch { text, ..Batch::default() };
-                reader.read(&mut batch, line);
-                line += batch.lines;
-                let (headers, shape) = (Arc::clone(&reader.headers), Arc::clone(&reader.shape));
-                if sender.send(Ok(Read { batch, headers, shape })).is_err() {
-                    return;
-                }
+            if let Err(error) = read_all(input, &format, zone, &sender) {
+                let _ = sender.send(Err(error));
             }
         });
         Self {
             name,
+            size,
+            read,
             batches,
             thread: Some(thread),
             pending: PendingRecords::default(),
-            late: Late::default(),
-            headers: [].into(),
-            shape: None,
-            seen: 0,
-            columns: Vec::new(),
-            used_zone: false,
+            format: None,
             in_vain: Some(0),
             first_reason: None,
             is_over: false,
@@ -316,21 +255,46 @@ impl Stream {
     }
 
     /// Returns an error if the file must have another format.
-    fn check(&self, at_end: bool) -> Result<(), ReadError> {
-        let (Some(lines), Some((line, reason))) = (self.in_vain, &self.first_reason) else {
+    fn check(&self) -> Result<(), ReadError> {
+        let (Some(lines), Some((line, reason))) = (self.in_vain, self.first_reason.clone()) else {
             return Ok(());
         };
-        if lines < IN_VAIN && !at_end || lines == 0 {
+        if lines < IN_VAIN && !self.is_over || lines == 0 {
             return Ok(());
         }
-        let (name, line) = (self.name.clone(), *line);
-        if *reason == Reason::Future {
+        let name = self.name.clone();
+        if reason == Reason::Future {
             return Err(ReadError::Future { name, line });
         }
-        let format = self.shape.as_ref().map_or("a log", |shape| shape.title).into();
-        let reason = reason.clone();
+        let format = self.format.as_ref().map_or("a log", |format| format.format).into();
         Err(ReadError::OtherFormat { name, lines, format, line, reason })
     }
+}
+
+/// Sends the file's batches until the receiver is dropped.
+fn read_all(
+    input: Input,
+    format: &Format,
+    zone: Zone,
+    sender: &SyncSender<Result<(Batch, FileFormat), ReadError>>,
+) -> Result<(), ReadError> {
+    let name = input.name.clone();
+    let mut blocks = Blocks::new(input);
+    let Some(mut text) = blocks.next(1)? else { return Ok(()) };
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len());
+    }
+    let mut reader = LineReader::new(format.for_lines(&text), zone);
+    let (mut line, mut next) = (1, Some(text));
+    while let Some(text) = next {
+        let batch = reader.read(text, line);
+        line += batch.lines;
+        if sender.send(Ok((batch, reader.format(&name)))).is_err() {
+            break;
+        }
+        next = blocks.next(line)?;
+    }
+    Ok(())
 }
 
 /// Waits for a thread, and continues its panic.
@@ -346,11 +310,5 @@ impl std::fmt::Debug for Records {
             .field("files", &self.files.len())
             .field("progress", &self.progress())
             .finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Input {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Input").field("name", &self.name()).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,6 @@ use memchr::{memchr, memrchr};
 use smallvec::SmallVec;
 use tollgate_core::Micros;
 
-use super::Clock;
 use super::field::Field;
 use super::record::{Fields, Reason, Span, shown};
 use super::time::{self, Times};
@@ -48,6 +47,8 @@ pub(super) struct Reading<'a> {
     date: Option<Range>,
     time_of_day: Option<Range>,
     query: Option<Range>,
+    /// Whether the time is the end of the response.
+    is_end: bool,
     /// How many values show that the format is right.
     pub(super) recognised: u32,
 }
@@ -56,15 +57,16 @@ pub(super) struct Reading<'a> {
 pub(super) type Range = (usize, usize);
 
 impl<'a> Reading<'a> {
-    pub(super) const fn new(
+    pub(super) fn new(
         line: u64,
         text: &'a mut Vec<u8>,
         times: &'a mut Times,
         escapes: Escapes,
     ) -> Self {
-        let fields = Fields::new(line);
+        let fields = Fields { line, ..Fields::default() };
         let (date, time_of_day, query) = (None, None, None);
-        Self { fields, text, times, escapes, date, time_of_day, query, recognised: 0 }
+        let (is_end, recognised) = (false, 0);
+        Self { fields, text, times, escapes, date, time_of_day, query, is_end, recognised }
     }
 
     /// Reads the value in this range. `name` is the field's name in messages.
@@ -78,8 +80,8 @@ impl<'a> Reading<'a> {
         let text = &self.text[range.0..range.1];
         let is_absent = matches!(text, b"" | b"-");
         match field {
-            Field::Time => match self.times.parse(text) {
-                Some(at) => self.fields.at = at,
+            Field::Time | Field::End => match self.times.parse(text) {
+                Some(at) => (self.fields.at, self.is_end) = (at, field == Field::End),
                 None => return Err(wrong(name, text, A_TIME)),
             },
             Field::Address => match address(text) {
@@ -96,7 +98,7 @@ impl<'a> Reading<'a> {
                 let range = self.unescaped(range, false);
                 let (method, target) = request(&self.text[range.0..range.1], range.0);
                 (self.fields.method, self.fields.target) = (method, target);
-                if method == Span::EMPTY {
+                if method == Span::NONE {
                     return Ok(Found::Odd);
                 }
             }
@@ -175,15 +177,16 @@ impl<'a> Reading<'a> {
     }
 
     /// Joins the values that stand apart. `date` is the date of lines without a date.
-    pub(super) fn finish(mut self, clock: Clock, date: &[u8]) -> Result<Fields, Reason> {
+    pub(super) fn finish(mut self, date: &[u8]) -> Result<Fields, Reason> {
         if let Some((start, end)) = self.time_of_day {
             let date = self.date.map_or(date, |(start, end)| &self.text[start..end]);
             let parts = [date, b" ", &self.text[start..end]];
             let text: SmallVec<[u8; 32]> = parts.into_iter().flatten().copied().collect();
             let at = self.times.parse(&text);
             self.fields.at = at.ok_or_else(|| wrong("date and time", &text, A_TIME))?;
+            self.is_end = true;
         }
-        if let (Some((start, end)), true) = (self.query, self.fields.target != Span::EMPTY) {
+        if let (Some((start, end)), true) = (self.query, self.fields.target != Span::NONE) {
             let begin = self.text.len();
             let (path, path_end) = self.fields.target.range();
             self.text.extend_from_within(path..path_end);
@@ -191,7 +194,7 @@ impl<'a> Reading<'a> {
             self.text.extend_from_within(start..end);
             self.fields.target = Span::new(begin, self.text.len());
         }
-        if let (Clock::AtEnd, Some(duration)) = (clock, self.fields.duration) {
+        if let (true, Some(duration)) = (self.is_end, self.fields.duration) {
             self.fields.at = self.fields.at - duration;
         }
         Ok(self.fields)
@@ -226,11 +229,8 @@ impl<'a> Reading<'a> {
                 (Escapes::Backslash, [b'\\', b't', ..]) => (b'\t', 2),
                 (Escapes::Backslash, [b'\\', b'r', ..]) => (b'\r', 2),
                 (Escapes::Backslash, [b'\\', byte @ (b'"' | b'\\'), ..]) => (*byte, 2),
-                (Escapes::Hash, [b'#', high, low, ..]) => {
-                    hex(*high, *low).map_or((b'#', 1), |byte| (byte, 3))
-                }
-                (Escapes::Percent, [b'%', high, low, ..]) => {
-                    hex(*high, *low).map_or((b'%', 1), |byte| (byte, 3))
+                (Escapes::Hash | Escapes::Percent, [first, high, low, ..]) if *first == mark => {
+                    hex(*high, *low).map_or((mark, 1), |byte| (byte, 3))
                 }
                 (Escapes::Plus, [b'+', ..]) if is_target => {
                     self.text.extend_from_slice(b"%2");
@@ -284,7 +284,7 @@ fn peer(text: &[u8]) -> Option<Option<IpAddr>> {
 /// The method and target in a request line. The method is empty if the line is not valid HTTP.
 fn request(line: &[u8], start: usize) -> (Span, Span) {
     let end = start + line.len();
-    let Some(first) = memchr(b' ', line) else { return (Span::EMPTY, Span::new(start, end)) };
+    let Some(first) = memchr(b' ', line) else { return (Span::NONE, Span::new(start, end)) };
     let target = &line[first + 1..];
     // HTTP/0.9 has no version.
     let last = memrchr(b' ', target).unwrap_or(target.len());
@@ -292,7 +292,7 @@ fn request(line: &[u8], start: usize) -> (Span, Span) {
     // Load balancers write `-` for a request that they could not read.
     let is_method = first > 0 && method != b"-" && method.iter().all(u8::is_ascii_graphic);
     if !is_method || memchr(b' ', &target[..last]).is_some() || last == 0 {
-        return (Span::EMPTY, Span::new(start, end));
+        return (Span::NONE, Span::new(start, end));
     }
     let behind = start + first + 1;
     (Span::new(start, start + first), Span::new(behind, behind + last))

@@ -1,6 +1,7 @@
 //! A log line, and the lines in a block.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
@@ -52,17 +53,21 @@ pub struct Tokens<'a> {
     pub output: u64,
 }
 
-/// A range in a batch's text.
+/// A range in a batch's text, or a missing field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     start: u32,
     end: u32,
 }
 
+impl Default for Span {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Span {
-    /// Marks a missing field.
     pub(super) const NONE: Self = Self { start: 1, end: 0 };
-    pub(super) const EMPTY: Self = Self { start: 0, end: 0 };
 
     /// # Panics
     /// Never: a batch is smaller than 4 GiB.
@@ -85,7 +90,7 @@ impl Span {
 }
 
 /// A record that stores its strings as ranges in the batch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fields {
     pub(super) line: u64,
     pub(super) at: Timestamp,
@@ -105,32 +110,9 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    pub(super) const fn new(line: u64) -> Self {
-        Self {
-            line,
-            at: Timestamp::EPOCH,
-            duration: None,
-            address: None,
-            status: 0,
-            bytes: 0,
-            method: Span::EMPTY,
-            target: Span::EMPTY,
-            host: Span::NONE,
-            user: Span::NONE,
-            tier: Span::NONE,
-            model: Span::NONE,
-            tokens: None,
-            headers: SmallVec::new_const(),
-        }
-    }
-
-    /// Builds the record. `names` are the header names.
-    pub(super) fn record<'a>(
-        &self,
-        file: &'a str,
-        text: &'a [u8],
-        names: &'a [Box<str>],
-    ) -> Record<'a> {
+    /// Builds the record.
+    fn record<'a>(&self, file: &'a str, batch: &'a Batch) -> Record<'a> {
+        let (text, names) = (&*batch.text, &*batch.headers);
         let header = |(number, span): &(u8, Span)| {
             Some((&**names.get(usize::from(*number))?, span.of(text)?))
         };
@@ -171,17 +153,51 @@ fn is_token(method: &&str) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) text: Vec<u8>,
+    /// The names of the headers.
+    pub(super) headers: Arc<[Box<str>]>,
     pub(super) records: Vec<Fields>,
-    pub(super) unreadable: Vec<(u64, Reason)>,
+    pub(super) unreadable: Vec<Odd>,
     pub(super) lines: u64,
-    /// A bit for each JSON field that occurs in these lines; see `Mapping::names`.
-    pub(super) seen: u64,
-    /// The columns that `#Fields` names in these lines.
-    pub(super) columns: Vec<Vec<Box<str>>>,
-    /// How many values show that the format is right.
-    pub(super) recognised: u32,
-    /// Whether a time so far has no zone.
-    pub(super) used_zone: bool,
+}
+
+/// A skipped line's number, and the reason.
+pub(super) type Odd = (u64, Reason);
+
+/// A record in its batch, which remains in memory as long as a record does.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) at: Timestamp,
+    index: usize,
+    batch: Arc<Batch>,
+}
+
+impl Line {
+    pub(super) fn all(batch: Batch) -> impl Iterator<Item = Self> {
+        let batch = Arc::new(batch);
+        (0..batch.records.len()).map(move |index| Self {
+            at: batch.records[index].at,
+            index,
+            batch: Arc::clone(&batch),
+        })
+    }
+
+    fn fields(&self) -> &Fields {
+        &self.batch.records[self.index]
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.fields().line
+    }
+
+    /// When the server wrote the line: when the response was complete, possibly hours after it
+    /// started.
+    pub(super) fn written(&self) -> Timestamp {
+        self.at + self.fields().duration.unwrap_or_default()
+    }
+
+    pub(super) fn record<'a>(&'a self, file: &'a str) -> Record<'a> {
+        self.fields().record(file, &self.batch)
+    }
 }
 
 /// Why a log line cannot be read.

@@ -44,7 +44,7 @@ impl fmt::Display for Zone {
 /// Parses times. Many lines in a busy log have the same time, so the previous time is cached.
 #[derive(Debug, Default)]
 pub(super) struct Times {
-    zone: Zone,
+    pub(super) zone: Zone,
     text: Vec<u8>,
     at: Timestamp,
     /// Whether a time named no zone.

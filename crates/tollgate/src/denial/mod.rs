@@ -57,10 +57,11 @@ pub struct Denial<'a> {
     retry_after_secs: Option<u64>,
 }
 
-/// Marks a response in this process that a layer made itself, in the response's extensions.
+/// Marks a response that a layer made itself, in the response's extensions.
 ///
-/// Around a client, it distinguishes the layer's own 429 or 503 from the service's, which has no
-/// such extension because extensions are not sent.
+/// Around a client, it distinguishes the layer's own 429 or 503 from the service's. Only layers
+/// with [`mark_denials`](crate::layer::RateLimitLayerBuilder::mark_denials) and those from
+/// [`for_client`](crate::RateLimitLayer::for_client) set it.
 ///
 /// ```
 /// use http::Response;
@@ -75,6 +76,10 @@ pub struct Denial<'a> {
 pub struct OwnDenial(Reason);
 
 impl OwnDenial {
+    pub(crate) const fn of(reason: Reason) -> Self {
+        Self(reason)
+    }
+
     /// Returns why the layer denied the request.
     pub const fn reason(self) -> Reason {
         self.0
@@ -93,7 +98,7 @@ struct QuotaMembers {
 }
 
 impl<'a> Denial<'a> {
-    /// Makes the denial for a verdict. `policies` are its enforced policies, and `seed`, derived
+    /// Makes the denial for a verdict. `policies` contains its enforced policies, and `seed`, derived
     /// from the keys, determines the `Retry-After` jitter.
     pub(crate) fn of_verdict(
         decided_at: Timestamp,

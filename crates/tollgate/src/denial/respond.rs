@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response, StatusCode};
 
-use super::{Denial, Members, OwnDenial};
+use super::{Denial, Members};
 use crate::grpc::{self, GrpcServices};
 use crate::head::RequestHead;
 
@@ -217,8 +217,7 @@ impl DenialResponse for Problem {
 }
 
 impl Denial<'_> {
-    /// Makes the entire response, except for the verdict's rate limit headers. Its extensions
-    /// contain an [`OwnDenial`].
+    /// Makes the entire response, except for the verdict's rate limit headers.
     pub fn respond(
         &self,
         format: ResponseFormat,
@@ -230,7 +229,6 @@ impl Denial<'_> {
             ResponseFormat::Grpc => response.respond_grpc(self),
         };
         self.write_headers(response.headers_mut());
-        response.extensions_mut().insert(OwnDenial(self.reason()));
         response
     }
 

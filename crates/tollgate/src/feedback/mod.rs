@@ -1,7 +1,7 @@
 //! Reads what another service's response means for our own calls to it.
 //!
-//! A client that shares a quota with other processes should pause all of them when the service
-//! denies a call, and should know what remains. [`Feedback`] reads both from a response's status
+//! When a service denies a call, all processes that share its quota should pause. They should also
+//! know how many units remain. [`Feedback`] reads both from a response's status
 //! and headers. It needs no store, runtime or clock.
 //!
 //! ```
@@ -31,7 +31,7 @@
 //! | 503, 529, or a gRPC status 14 in the headers | if a header contains a wait |
 //! | 403 | if a header contains a wait, or if a quota is used up |
 //! | 503 with `x-amz-request-id` | always, because Amazon S3 sends it as `SlowDown` |
-//! | an error whose `x-amzn-errortype` is a throttling code | always |
+//! | an error with a throttling code in `x-amzn-errortype` | always |
 //!
 //! # Pauses
 //!
@@ -56,13 +56,13 @@
 //!
 //! | service | headers | quota |
 //! |---|---|---|
-//! | Tollgate, Cloudflare, others after the current draft | `RateLimit`, `RateLimit-Policy` | each item, with its window |
+//! | Tollgate, Cloudflare, services after the current draft | `RateLimit`, `RateLimit-Policy` | each item, with its window |
 //! | services after earlier drafts, Kong, Docker Hub, GitLab, Twitch | `RateLimit-Limit`, `-Remaining`, `-Reset` | `default`, or the name in `RateLimit-Name` |
-//! | GitHub, Datadog, Discord, Reddit, Atlassian, Okta, many others | `X-RateLimit-Limit`, `-Remaining`, `-Reset`, `-Period` | `default`, or the name in `-Resource`, `-Name` or `-Bucket` |
+//! | GitHub, Datadog, Discord, Reddit, Atlassian, Okta | `X-RateLimit-Limit`, `-Remaining`, `-Reset`, `-Period` | `default`, or the name in `-Resource`, `-Name` or `-Bucket` |
 //! | X | `X-Rate-Limit-Limit`, `-Remaining`, `-Reset`; `X-App-Limit-24hour-…` | `default`; `app-24hour`, `user-24hour` |
-//! | OpenAI, Azure OpenAI, Groq, Tollgate with headers by policy | `X-RateLimit-Remaining-Tokens` | `requests`, `tokens` and others, which refill |
-//! | Anthropic | `Anthropic-RateLimit-Input-Tokens-Remaining` | `requests`, `input-tokens`, `output-tokens` and others, which refill |
-//! | Linear, BigCommerce, HubSpot | `X-RateLimit-Requests-Remaining` | `requests` and others, which refill |
+//! | OpenAI, Azure OpenAI, Groq, Tollgate with headers by policy | `X-RateLimit-Remaining-Tokens` | `requests`, `tokens`, …; these refill |
+//! | Anthropic | `Anthropic-RateLimit-Input-Tokens-Remaining` | `requests`, `input-tokens`, `output-tokens`, …; these refill |
+//! | Linear, BigCommerce, HubSpot | `X-RateLimit-Requests-Remaining` | `requests`, `daily`, …; these refill |
 //! | Shopify | `X-Shopify-Shop-Api-Call-Limit: 32/40` | `api-call`, which refills |
 //!
 //! A quota's name can also precede the word: `X-RateLimit-Daily-Remaining` and
@@ -86,8 +86,10 @@
 //! # Our own layer
 //!
 //! A [`RateLimitLayer`](crate::RateLimitLayer) around a client also responds with 429 and
-//! `Retry-After`. Such a response is not the service's. It contains an
-//! [`OwnDenial`](crate::denial::OwnDenial), and [`Feedback::of`] returns `None` for it.
+//! `Retry-After`, although the service has not seen the request. [`Feedback::of`] returns `None` for
+//! such a response if it contains an [`OwnDenial`]. Layers from
+//! [`for_client`](crate::RateLimitLayer::for_client) add it, as do layers with
+//! [`mark_denials`](crate::layer::RateLimitLayerBuilder::mark_denials).
 
 mod draft;
 mod quotas;
@@ -104,7 +106,7 @@ pub use self::quotas::ServerQuota;
 use self::times::ServerClock;
 use crate::denial::OwnDenial;
 
-/// What a response from another service means for the calls to it. See the [module](self).
+/// What another service's response means for our calls to it. See the [module](self).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feedback {
     is_denial: bool,
@@ -127,7 +129,7 @@ impl Feedback {
     pub const MAX_PAUSE: Duration = Duration::from_secs(5 * 60);
 
     /// Reads a response, or returns `None` if a [layer](crate::RateLimitLayer) in this process
-    /// denied the request, so that the service has not seen it.
+    /// denied the request before the service saw it.
     pub fn of<B>(response: &Response<B>, now: SystemTime) -> Option<Self> {
         let is_ours = response.extensions().get::<OwnDenial>().is_some();
         (!is_ours).then(|| Self::read(response.status(), response.headers(), now))
@@ -157,7 +159,7 @@ impl Feedback {
         }
     }
 
-    /// Whether the service denied the request because of a limit.
+    /// Whether a limit of the service denied the request.
     pub const fn is_denial(&self) -> bool {
         self.is_denial
     }
@@ -181,13 +183,13 @@ impl Feedback {
         &self.quotas
     }
 
-    /// Returns whether the service says that the same request may be repeated, from
+    /// Returns whether the same request may be repeated, according to
     /// `X-Should-Retry` or `Stripe-Should-Retry`.
     pub const fn should_retry(&self) -> Option<bool> {
         self.should_retry
     }
 
-    /// Returns the reason or scope of a denial as the service wrote it, for example `global-rate`
+    /// Returns the denial's reason or scope as the service wrote it, for example `global-rate`
     /// from `Stripe-Rate-Limited-Reason` or `shared` from Discord's `X-RateLimit-Scope`.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
@@ -218,5 +220,5 @@ impl Pause {
 
 /// Returns a header's value as text, or `None` if it is not visible ASCII.
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok().map(str::trim)
+    headers.get(name)?.to_str().ok()
 }

@@ -16,7 +16,7 @@ pub struct ServerQuota {
     window: Option<Duration>,
     reset: Option<(Duration, HeaderName)>,
     refills: bool,
-    /// The service says that it allows requests, whatever remains.
+    /// The service allows more requests even if no units remain.
     is_allowing: bool,
 }
 
@@ -26,7 +26,7 @@ impl ServerQuota {
         &self.name
     }
 
-    /// Returns the units per window, or the capacity of a bucket.
+    /// Returns the units per window, or the bucket's capacity.
     pub const fn limit(&self) -> Option<u64> {
         self.limit
     }
@@ -52,8 +52,8 @@ impl ServerQuota {
         self.refills
     }
 
-    /// Whether the service says that no units remain. A quota of 0 units does not apply to the
-    /// request, and a soft limit allows further requests.
+    /// Whether no units remain, so that the service will deny the next request. A quota with a
+    /// limit of 0 does not apply to the request, and a soft limit allows further requests.
     pub const fn is_used_up(&self) -> bool {
         matches!(self.remaining, Some(0)) && !matches!(self.limit, Some(0)) && !self.is_allowing
     }

@@ -59,7 +59,7 @@ pub(super) fn should_retry(headers: &HeaderMap) -> Option<bool> {
     value.and_then(|value| value.parse().ok())
 }
 
-/// The headers that contain a reason, or the scope of a limit.
+/// The headers that contain a reason, or the limit's scope.
 const REASONS: [&str; 5] = [
     "stripe-rate-limited-reason",
     "x-ratelimit-reason",

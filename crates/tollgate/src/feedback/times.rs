@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName};
 pub(super) struct ServerClock(SystemTime);
 
 impl ServerClock {
-    /// Reads `Date`, so that the service's clock may differ from ours.
+    /// Reads `Date`, because the service's clock may differ from ours.
     pub(super) fn of(headers: &HeaderMap, now: SystemTime) -> Self {
         let date = super::text(headers, DATE.as_str());
         Self(date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now))
@@ -74,7 +74,7 @@ pub(super) fn longest_wait(
 ) -> Option<(Duration, HeaderName)> {
     let waits = WAITS.iter().flat_map(|(name, unit)| {
         let values = headers.get_all(*name).iter().filter_map(|value| value.to_str().ok());
-        values.map(str::trim).filter_map(move |value| {
+        values.filter_map(move |value| {
             let wait = match unit {
                 Unit::Seconds => clock.time_until(value),
                 Unit::Millis => unit.read(value),

@@ -6,15 +6,15 @@ use super::quotas::Quotas;
 use super::times::{self, ServerClock, Unit};
 use super::{draft, text};
 
-/// The name of a quota without a name.
+/// The name for quotas to which the service gives none.
 pub(super) const DEFAULT: &str = "default";
 
 struct Family {
     start: &'static str,
     /// Precedes the names of the quotas.
     prefix: &'static str,
-    /// Whether quotas with a name refill continuously, so that their reset is the time until they
-    /// are full.
+    /// Whether quotas with a name refill continuously. Their reset is then the time until they are
+    /// full.
     refills: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn read(headers: &HeaderMap, clock: ServerClock, quotas: &mut Quotas)
     // Discord sends both, and only this has milliseconds.
     let has_reset_after = headers.contains_key("x-ratelimit-reset-after");
     for (header, value) in headers {
-        let Ok(value) = value.to_str().map(str::trim) else { continue };
+        let Ok(value) = value.to_str() else { continue };
         let Some((family, rest)) = family(header.as_str()) else { continue };
         let Some((field, suffix)) = field(rest) else { continue };
         let is_default = suffix.is_empty() && family.prefix.is_empty();

@@ -66,7 +66,8 @@ pub struct RateLimitLayerBuilder<St> {
 
 impl<St: Store> RateLimitLayer<St> {
     /// Makes a layer around a client for another service: each request costs 1 and waits for up to
-    /// `max_wait` until the policy allows it. The responses get no rate limit headers.
+    /// `max_wait` until the policy allows it. The responses get no rate limit headers, but the
+    /// layer's own responses have an [`OwnDenial`](crate::denial::OwnDenial) in their extensions.
     ///
     /// While the store cannot decide, the layer responds with 503 and does not send the requests,
     /// because the other service would otherwise receive unlimited requests from all replicas. If
@@ -96,7 +97,7 @@ impl<St: Store> RateLimitLayer<St> {
             limit.default_on_store_error(OnStoreError::Closed);
         }
         let no_headers = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
-        Self::builder(store).limit(limit).headers(no_headers).build()
+        Self::builder(store).limit(limit).headers(no_headers).mark_denials(true).build()
     }
 
     /// Creates a builder for a layer with any limits and options, over `store`.
@@ -332,6 +333,15 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn expose_verdicts(mut self, expose: bool) -> Self {
         self.options.expose_verdicts = expose;
+        self
+    }
+
+    /// Stores an [`OwnDenial`](crate::denial::OwnDenial) in the extensions of the layer's own
+    /// responses. Around a client, they cannot be mistaken for the service's denials then.
+    /// [`for_client`](RateLimitLayer::for_client) enables it.
+    #[must_use]
+    pub fn mark_denials(mut self, mark: bool) -> Self {
+        self.options.marks_denials = mark;
         self
     }
 

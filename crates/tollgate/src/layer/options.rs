@@ -20,6 +20,7 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
+    pub(super) marks_denials: bool,
     pub(super) queue: WaitQueue,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     pub(super) observed: Observed,
@@ -36,6 +37,8 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
+            // By default not, because it takes a tenth of the time for a denial.
+            marks_denials: false,
             queue: WaitQueue::new(),
             tiers: None,
             observed: Observed::default(),

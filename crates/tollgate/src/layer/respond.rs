@@ -9,7 +9,7 @@ use super::settlement;
 use super::state::{Http, LayerState};
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
-use crate::denial::{Denial, ResponseFormat};
+use crate::denial::{Denial, OwnDenial, ResponseFormat};
 use crate::drive::Decided;
 use crate::headers;
 use crate::{Limit, RequestHead};
@@ -82,7 +82,11 @@ pub(super) fn without_verdict(
 
 fn own(http: &Http, denial: &Denial<'_>, head: &RequestHead<'_>) -> OwnResponse {
     let format = ResponseFormat::among(head, &http.options.grpc);
-    Box::new(denial.respond(format, &*http.options.response))
+    let mut response = denial.respond(format, &*http.options.response);
+    if http.options.marks_denials {
+        response.extensions_mut().insert(OwnDenial::of(denial.reason()));
+    }
+    Box::new(response)
 }
 
 /// Returns the policies of some limits, with their decisions. A penalty is included only while it

@@ -11,7 +11,7 @@ use tollgate_engine::{AppliedLimit, OpenCharge};
 use super::error::SettleError;
 use super::state::State;
 use crate::drive::{self, Decided};
-use crate::feedback::Feedback;
+use crate::feedback::{Feedback, ServerQuota};
 use crate::layer::Verdicts;
 
 /// The permission for a call, which was charged.
@@ -74,7 +74,8 @@ impl<St: Store> Permit<St> {
     /// * A denial pauses the key until the service's instant. If the service names none, the pause
     ///   starts with a second, and doubles with each further denial.
     /// * If the service says that fewer units remain than here, because someone else uses them, the
-    ///   difference is charged.
+    ///   difference is charged. With several policies, this needs a quota with the policy's name, such
+    ///   as `tokens`.
     ///
     /// Returns the pause that this response has started. A response to a call that left before the
     /// last pause started changes nothing. Without
@@ -83,9 +84,7 @@ impl<St: Store> Permit<St> {
     /// # Errors
     /// The store failed, so the pause may be unknown to other processes.
     pub async fn learn(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
-        if let Some(remaining) = feedback.quotas().iter().filter_map(|it| it.remaining()).min() {
-            self.lower_to(remaining).await?;
-        }
+        self.lower(feedback.quotas()).await?;
         let pause = feedback.pause();
         if pause.is_none() && !feedback.is_denial() {
             return Ok(None);
@@ -117,27 +116,29 @@ impl<St: Store> Permit<St> {
     }
 
     /// Charges the units that someone else has used.
-    async fn lower_to(&self, remaining: u64) -> Result<(), StoreError> {
+    async fn lower(&self, quotas: &[ServerQuota]) -> Result<(), StoreError> {
         let State { store, limits, .. } = &*self.state;
         let is_rate = |it: &&AppliedLimit| {
             let policy = limits.policy(it);
             !policy.is_penalty() && !policy.is_concurrency()
         };
-        let mut rates = self.decided.charges.iter().filter(is_rate);
-        // With several policies, it is unknown which of them is meant.
-        let (Some(applied), None) = (rates.next(), rates.next()) else { return Ok(()) };
-        if applied.decision.remaining <= remaining {
-            return Ok(());
-        }
-        // Other calls may have been charged since.
-        let charge = limits.charge(applied);
-        let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
-        let ours = peek.decisions()[0].remaining;
-        let used = Cost::new(ours.saturating_sub(remaining));
-        if used > Cost::ZERO {
-            store
-                .decide(&[Charge { cost: used, queue: None, headroom: Cost::ZERO, ..charge }])
-                .await?;
+        let rates = || self.decided.charges.iter().filter(is_rate);
+        let is_alone = rates().count() == 1;
+        for applied in rates() {
+            let name = limits.policy(applied).name();
+            let Some(remaining) = remaining_of(quotas, name, is_alone) else { continue };
+            if applied.decision.remaining <= remaining {
+                continue;
+            }
+            // Other calls may have been charged since.
+            let charge = limits.charge(applied);
+            let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
+            let ours = peek.decisions()[0].remaining;
+            let used = Cost::new(ours.saturating_sub(remaining));
+            if used > Cost::ZERO {
+                let now = Charge { queue: None, headroom: Cost::ZERO, ..charge };
+                store.decide(&[Charge { cost: used, ..now }]).await?;
+            }
         }
         Ok(())
     }
@@ -190,6 +191,17 @@ impl<St: Store> Permit<St> {
         let open = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref());
         open.map(|open| open.receipts()).unwrap_or_default()
     }
+}
+
+/// What the service says to remain under a policy: in the quota with the policy's name or, for the only
+/// policy, in the quota without a name or in the only quota.
+fn remaining_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<u64> {
+    let named = |name: &str| quotas.iter().find(|quota| quota.name() == name);
+    let only = || if let [only] = quotas { Some(only) } else { None };
+    let quota = named(policy).or_else(|| named("default").or_else(only).filter(|_| is_alone))?;
+    // A limit of 0 does not apply, and a soft limit allows calls although nothing remains.
+    let applies = quota.limit() != Some(0) && (quota.remaining() != Some(0) || quota.is_used_up());
+    quota.remaining().filter(|_| applies)
 }
 
 /// Corrections that are sent even if the caller stops waiting for them. The store makes each only

@@ -10,6 +10,7 @@ mod charges;
 mod conformance;
 mod events;
 mod extract;
+mod feedback;
 mod fit;
 mod fleet;
 mod grpc;

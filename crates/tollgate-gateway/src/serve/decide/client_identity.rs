@@ -49,7 +49,7 @@ impl ClientIdentity {
 }
 
 #[derive(Clone)]
-pub struct Identity {
+pub(crate) struct Identity {
     pub(super) links: Arc<[Link]>,
     /// The fetched key sets, refreshed until the last clone is dropped.
     pub(crate) key_sets: Arc<[Arc<KeySet>]>,
@@ -96,7 +96,7 @@ impl Link {
 
 impl Identity {
     /// For commands, which neither wait for fetched key sets nor count refused tokens.
-    pub fn for_command(plan: &Plan) -> Result<Self, BuildError> {
+    pub(crate) fn for_command(plan: &Plan) -> Result<Self, BuildError> {
         Self::new(plan, &KeySets::default(), None)
     }
 
@@ -144,7 +144,7 @@ impl Identity {
     }
 
     /// The user in a log line, as if a token had named the user. `None` if no source has users.
-    pub fn user(&self, name: &str, tier: Option<usize>) -> Option<ClientIdentity> {
+    pub(crate) fn user(&self, name: &str, tier: Option<usize>) -> Option<ClientIdentity> {
         let name: SubjectName = format!("user:{name}").parse().ok()?;
         let subject = self.links.iter().find_map(|link| link.source.named(&name))?;
         Some(ClientIdentity { found: Ok(Some(subject)), tier })
@@ -154,7 +154,7 @@ impl Identity {
         self.links.iter().all(|link| link.source.can_be_missing())
     }
 
-    pub fn find(&self, head: &RequestHead<'_>) -> ClientIdentity {
+    pub(crate) fn find(&self, head: &RequestHead<'_>) -> ClientIdentity {
         for link in &*self.links {
             match link.find(head) {
                 Ok(None) => {}

@@ -9,7 +9,7 @@ use super::key_sources::{addresses, api_key};
 use crate::serve::error::BuildError;
 
 /// The blocklist and the allowlist, if the plan has any.
-pub fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLists>, BuildError> {
+pub(crate) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLists>, BuildError> {
     if plan.deny.is_empty() && plan.allow.is_empty() {
         return Ok(None);
     }

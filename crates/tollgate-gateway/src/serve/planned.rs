@@ -13,45 +13,52 @@ use tollgate::policy::Cost;
 use tollgate_config::path::RequestPath;
 use tollgate_config::plan::{IdentitySource, LimitPlan, Meeting, NoClient, Plan, Route, SettleBy};
 use tollgate_engine::{Charges, Limits};
-use tollgate_gateway::proxy::{Fault, Meaning, admit};
-use tollgate_gateway::serve::{ClientIdentity, Facts, Identity, lists};
+
+use super::decide::client_identity::{ClientIdentity, Identity};
+use super::decide::facts::Facts;
+use super::decide::lists::lists;
+use crate::proxy::{Fault, Meaning, admit};
 
 /// A plan with its client identity, lists and limits.
-pub(crate) struct Planned {
-    pub(crate) plan: Plan,
+#[derive(Debug)]
+pub struct Planned {
+    pub plan: Plan,
     identity: Identity,
     lists: Option<AccessLists>,
-    pub(crate) has_users: bool,
+    pub has_users: bool,
     /// Each route's limits for each api, and last for requests that match no api.
     rules: Vec<Vec<Arc<Limits>>>,
 }
 
 /// A request's target, host and user, beside its head.
-#[derive(Clone, Copy)]
-pub(crate) struct Sent<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Sent<'a> {
     /// The target as the client sent it.
-    pub(crate) target: &'a str,
+    pub target: &'a str,
     /// The host, unless it is among the headers.
-    pub(crate) host: Option<&'a str>,
+    pub host: Option<&'a str>,
     /// The user and the user's tier, instead of a token.
-    pub(crate) user: Option<(&'a str, Option<usize>)>,
+    pub user: Option<(&'a str, Option<usize>)>,
 }
 
 /// A request's client, and its host and path if `serve` accepts them.
-pub(crate) struct Read {
-    pub(crate) client: ClientIdentity,
-    pub(crate) meaning: Result<Meaning, Fault>,
+#[derive(Debug)]
+pub struct Read {
+    pub client: ClientIdentity,
+    pub meaning: Result<Meaning, Fault>,
 }
 
 /// The limits that a request meets on its route.
-pub(crate) struct Met<'a> {
+#[derive(Debug)]
+pub struct Met<'a> {
     /// The route's number.
-    pub(crate) route: usize,
-    pub(crate) meeting: Meeting<'a>,
+    pub route: usize,
+    pub meeting: Meeting<'a>,
 }
 
 /// Why a request is answered before any limit.
-pub(crate) enum Refused<'a> {
+#[derive(Debug)]
+pub enum Refused<'a> {
     Fault(Fault),
     /// `OPTIONS *`, which works as a ping.
     Ping,
@@ -77,14 +84,14 @@ impl fmt::Display for Refused<'_> {
     }
 }
 
-pub(crate) fn ambiguous() -> String {
+pub fn ambiguous() -> String {
     let status = Reason::AmbiguousKey.status().as_u16();
     format!("is answered with {status}: it has several keys or tokens")
 }
 
 impl Planned {
     /// Must be called within a runtime, because key sets start to fetch.
-    pub(crate) fn new(plan: Plan) -> Result<Self, String> {
+    pub fn new(plan: Plan) -> Result<Self, String> {
         let identity = Identity::for_command(&plan).map_err(|error| error.to_string())?;
         let lists = lists(&plan, &identity).map_err(|error| error.to_string())?;
         let is_user = |source: &IdentitySource| matches!(source, IdentitySource::User(_));
@@ -98,7 +105,7 @@ impl Planned {
     }
 
     /// Reads a request, and brings it into the form that routes and limits see.
-    pub(crate) fn read(&self, request: &mut Request<()>, sent: Sent<'_>) -> Read {
+    pub fn read(&self, request: &mut Request<()>, sent: Sent<'_>) -> Read {
         let meaning = self.admit(request, sent);
         let user = sent.user.and_then(|(user, tier)| self.identity.user(user, tier));
         let client = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(request)));
@@ -124,7 +131,7 @@ impl Planned {
     }
 
     /// Finds an admitted request's route and its limits there.
-    pub(crate) fn meets(
+    pub fn meets(
         &self,
         head: &RequestHead<'_>,
         meaning: &Meaning,
@@ -150,7 +157,7 @@ impl Planned {
 
     /// Returns the request's limits and its charges to them. `usage` returns the cost under a
     /// budget for language models, if it is known.
-    pub(crate) fn charges(
+    pub fn charges(
         &self,
         head: &RequestHead<'_>,
         route: usize,

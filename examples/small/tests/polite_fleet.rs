@@ -42,7 +42,7 @@ fn fleet_recovers_after_halved_quota() {
 }
 
 #[test]
-fn killed_worker_stops_nobody() {
+fn fleet_survives_killed_worker() {
     let shown = run(&["--kill"]);
     assert_eq!(number(&shown, " × 429"), 0, "{shown}");
     assert!(number(&shown, " calls of a task between") <= 3, "{shown}");

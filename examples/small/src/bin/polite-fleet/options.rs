@@ -54,7 +54,7 @@ impl Options {
             url: String::new(),
         };
         while let Some(name) = args.next() {
-            let mut value = || args.next().ok_or(format!("{name} needs a value"));
+            let mut value = || args.next().ok_or_else(|| format!("{name} needs a value"));
             match &*name {
                 "--quota" => options.quota = value()?.parse()?,
                 "--window" => options.window = value()?.parse()?,

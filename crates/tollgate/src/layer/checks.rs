@@ -263,6 +263,15 @@ pub enum LayerError {
          `Policy::with_queue`"
     )]
     TwoQueues(String, String),
+    /// Calls would hold permits of a concurrency limit while they queue in the store.
+    #[error(
+        "calls that queue in the store would hold permits of `{0}` meanwhile: acquire them after the \
+         other permit, from a limiter of their own"
+    )]
+    QueueBesidePermits(String),
+    /// A limiter is pausable, but its calls do not queue in the store.
+    #[error("`pausable` needs `queue`: add `.queue(max)` instead of `.wait(max)`")]
+    PauseWithoutQueue,
 }
 
 tollgate_core::debug_as_display!(LayerError);

@@ -70,10 +70,16 @@ impl<St: Store> Acquire<St> {
     /// # Errors
     /// See [`AcquireError`].
     pub async fn acquire(mut self) -> Result<Permit<St>, AcquireError> {
+        self.add_pause();
         if let Some(error) = self.invalid {
             return Err(error);
         }
-        self.add_pause();
+        let limits = &self.state.limits;
+        let longest = self.decided.charges.iter().filter_map(|it| {
+            let policy = limits.policy(it);
+            policy.max_queue_time().filter(|_| !policy.is_penalty())
+        });
+        self.patience = longest.min().map_or(self.patience, |longest| longest.min(self.patience));
         let started = Instant::now();
         loop {
             let mut decided = Decided { charges: self.decided.charges.clone(), follow_up: None };
@@ -81,20 +87,22 @@ impl<St: Store> Acquire<St> {
             let patience = Micros::new(self.patience.get().saturating_sub(elapsed.get()));
             decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let asked = Instant::now();
-            let permit = attempt(&self.state, decided, patience).await?;
-            if asked.elapsed() < RECHECK || !permit.is_paused().await {
-                return Ok(permit);
+            let unused = Unused(Some(attempt(&self.state, decided, patience).await?));
+            if asked.elapsed() < RECHECK || !unused.is_paused().await {
+                return Ok(unused.used());
             }
             // The calls behind this one keep their instants, so it asks for a new one.
-            let _ = permit.cancel().await;
+            drop(unused);
         }
     }
 
     /// The key of the first charge can be paused.
     fn add_pause(&mut self) {
-        let Some(pause) = self.state.face.pause else { return };
+        let Some((pause, _)) = self.state.face.pause else { return };
         let has_pause = self.decided.charges.iter().any(|it| usize::from(it.limit) == pause);
+        // A cost of zero is always allowed.
         if let Some(first) = self.decided.charges.first()
+            && first.cost > Cost::ZERO
             && !has_pause
         {
             let key = first.key.clone();
@@ -115,6 +123,30 @@ impl<St: Store> Acquire<St> {
                 AcquireError::Denied(_) | AcquireError::TooLate(_) | AcquireError::QueueFull(_),
             ) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// A permit that is refunded if it is dropped before the call.
+struct Unused<St: Store>(Option<Permit<St>>);
+
+impl<St: Store> Unused<St> {
+    async fn is_paused(&self) -> bool {
+        match &self.0 {
+            Some(permit) => permit.is_paused().await,
+            None => false,
+        }
+    }
+
+    fn used(mut self) -> Permit<St> {
+        self.0.take().expect("a permit is taken once")
+    }
+}
+
+impl<St: Store> Drop for Unused<St> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.0.take() {
+            permit.refund();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Policy, PolicyError, Store, Strikes};
+use tollgate_core::{OnStoreError, Policy, PolicyError, Store, Strikes};
 use tollgate_engine::{Limits, Refunds};
 
 use super::shared::Limiter;
@@ -33,20 +33,19 @@ enum Waiting {
 }
 
 impl Waiting {
-    fn apply(self, mut limit: Limit) -> Limit {
-        match self {
+    fn apply(self, mut limit: Limit) -> Result<Limit, LayerError> {
+        Ok(match self {
             Self::Nowhere => limit,
             Self::InThisProcess(_) if limit.policy.is_penalty() => limit,
             Self::InThisProcess(max) => limit.mode(Mode::Wait(max)),
-            Self::InTheStore(max) => match limit.policy.clone().with_queue(max) {
-                Ok(policy) => {
-                    limit.policy = policy;
-                    limit
-                }
-                Err(_) if limit.policy.is_leaky_queue() => limit,
-                Err(_) => limit.mode(Mode::Wait(max)),
-            },
-        }
+            Self::InTheStore(_) if limit.policy.is_concurrency() => {
+                return Err(LayerError::QueueBesidePermits(limit.policy.name().to_owned()));
+            }
+            Self::InTheStore(max) => {
+                limit.policy = limit.policy.with_queue(max)?;
+                limit
+            }
+        })
     }
 }
 
@@ -102,9 +101,16 @@ impl<St: Store> LimiterBuilder<St> {
     /// Lets calls queue in the store, for up to this time: each call gets its instant at once, after
     /// all calls of all processes that came before it, and asks the store only once.
     ///
-    /// If a call gives up, its units are available again from its instant on, but the calls behind it
-    /// keep their instants. See [`Policy::with_queue`]. Under a concurrency limit, calls
-    /// [wait](Self::wait) in this process.
+    /// If a call gives up, the calls behind it keep their instants; if it was the last, the next call
+    /// gets its instant. See [`Policy::with_queue`]. All other limiters with the same policies must
+    /// queue too, or take no unit before the calls that queue: [`leaving_percent`](Self::leaving_percent)
+    /// does that.
+    ///
+    /// While the store fails, no call is allowed, unless the store has a local fallback or the policy
+    /// has another [failure policy](Policy::with_on_store_error).
+    ///
+    /// A concurrency limit cannot be beside it, because its permits would be held in the queue: acquire
+    /// them after this permit, from a limiter of their own.
     #[must_use]
     pub const fn queue(mut self, max: Duration) -> Self {
         self.waiting = Waiting::InTheStore(max);
@@ -115,7 +121,8 @@ impl<St: Store> LimiterBuilder<St> {
     /// with the same policies, which have a higher priority then.
     ///
     /// Combine it with [`wait`](Self::wait): a call that queues would take an instant that a later
-    /// call with a higher priority could not get.
+    /// call with a higher priority could not get. While calls of other limiters queue, these calls
+    /// take no unit.
     #[must_use]
     pub const fn leaving_percent(mut self, percent: u8) -> Self {
         self.leaving_percent = percent;
@@ -125,8 +132,12 @@ impl<St: Store> LimiterBuilder<St> {
     /// Lets responses of the called service pause a key for all processes, for up to `longest`. See
     /// [`Permit::learn`](super::Permit::learn) and [`Limiter::pause`].
     ///
-    /// This adds a penalty named after the first policy, such as `partner-pause`. A call that has
-    /// queued for a second or longer asks the store again whether its key is paused by now.
+    /// This adds a penalty named after the first policy, such as `partner-pause`, under the key of a
+    /// call's first charge. It needs [`queue`](Self::queue).
+    ///
+    /// A call that has queued for a second or longer asks the store again whether its key is paused by
+    /// now. If so, it asks for another instant, behind the calls that came since the pause began. All its
+    /// waits together are no longer than the queue.
     #[must_use]
     pub const fn pausable(mut self, longest: Duration) -> Self {
         self.longest_pause = Some(longest);
@@ -168,15 +179,26 @@ impl<St: Store> LimiterBuilder<St> {
         }
         let pause = longest_pause.map(|longest| {
             let (first, is_global) = &limits[0];
-            Ok::<_, LayerError>((Limit::global(pause_policy(&first.policy, longest)?), *is_global))
+            if !matches!(waiting, Waiting::InTheStore(_)) {
+                return Err(LayerError::PauseWithoutQueue);
+            }
+            Ok((Limit::global(pause_policy(&first.policy, longest)?), *is_global))
         });
-        let pause_number = pause.is_some().then_some(limits.len());
+        let pause_number = longest_pause.map(|longest| (limits.len(), longest));
         limits.extend(pause.transpose()?);
         let (limits, are_global): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
-        let mut limits: Vec<_> = limits.into_iter().map(|limit| waiting.apply(limit)).collect();
+        let limits = limits.into_iter().map(|limit| waiting.apply(limit));
+        let mut limits = limits.collect::<Result<Vec<_>, _>>()?;
         let is_rate = |it: &&mut Limit| !it.policy.is_penalty() && !it.policy.is_concurrency();
-        for limit in limits.iter_mut().filter(is_rate) {
+        for limit in limits.iter_mut().filter(is_rate).filter(|_| leaving_percent > 0) {
             *limit = limit.clone().leaving_percent(leaving_percent);
+            if limit.policy.max_queue_time().is_none() {
+                // Calls with a higher priority may queue for the same units.
+                limit.policy = limit.policy.clone().with_queue(Duration::ZERO)?;
+            }
+        }
+        if matches!(waiting, Waiting::InTheStore(_)) && !store.has_local_fallback() {
+            limits.iter_mut().for_each(|it| it.default_on_store_error(OnStoreError::Closed));
         }
         check_limits(&mut limits, &store)?;
         let limits = Limits::new(limits.iter().map(|limit| limit.rule(&[])));

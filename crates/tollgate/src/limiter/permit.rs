@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, PenaltyBlock, Receipt, Settlement, Store, StoreError};
+use tollgate_core::{Charge, Cost, Micros, PenaltyBlock, Receipt, Settlement, Store, StoreError};
 use tollgate_engine::{AppliedLimit, OpenCharge};
 
 use super::error::SettleError;
 use super::state::State;
 use crate::drive::{self, Decided};
-use crate::feedback::{Feedback, ServerQuota};
+use crate::feedback::{Feedback, Pause, ServerQuota};
 use crate::layer::Verdicts;
 
 /// The permission for a call, which was charged.
@@ -84,32 +84,29 @@ impl<St: Store> Permit<St> {
     /// # Errors
     /// The store failed, so the pause may be unknown to other processes.
     pub async fn learn(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
+        let paused = self.pause_for(feedback).await;
         self.lower(feedback.quotas()).await?;
-        let pause = feedback.pause();
-        if pause.is_none() && !feedback.is_denial() {
-            return Ok(None);
-        }
-        let Some(paused) = self.pause() else { return Ok(None) };
-        let limits = &self.state.limits;
-        let (policy, key) = (limits.policy(paused), &paused.key);
-        let Some(pause) = pause else {
-            let at = self.decided.charges.decided_at();
-            let receipts = self.decided.charges.receipts(limits, || drive::next_id(at));
-            for strike in receipts.filter(|receipt| receipt.policy.is_same(policy)) {
-                self.state.store.settle(&strike, paused.cost.plus(Cost::ONE)).await?;
-            }
-            tracing::info!(target: "tollgate", policy = policy.name(), "the service denies calls");
+        paused
+    }
+
+    async fn pause_for(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
+        let longest = self.state.face.pause.map_or(Duration::ZERO, |(_, longest)| longest);
+        let pause = feedback.pause_at_most(longest);
+        let Some(paused) = self.pause().filter(|_| pause.is_some() || feedback.is_denial()) else {
             return Ok(None);
         };
+        let limits = &self.state.limits;
+        let (policy, key) = (limits.policy(paused), &paused.key);
         let left_at = self.decided.charges.decided_at() + self.decided.charges.delay(limits);
-        let block = PenaltyBlock::of(pause.duration()).as_known_at(left_at);
+        let length = pause.as_ref().map(|pause| pause.duration().into());
+        let block = PenaltyBlock { length, known_at: left_at };
         let blocked = self.state.store.block(policy, key, block).await?.map(Duration::from);
         if let Some(length) = blocked {
-            let (policy, header) = (policy.name(), pause.header().as_str());
+            let (policy, header) = (policy.name(), pause.as_ref().map(|it| it.header().as_str()));
             tracing::info!(target: "tollgate", policy, ?length, header, "paused by the service");
-            if pause.is_capped() {
+            if let Some(pause) = pause.filter(Pause::is_capped) {
                 let requested = pause.requested();
-                tracing::warn!(target: "tollgate", policy, ?requested, ?length, "a pause was capped");
+                tracing::warn!(target: "tollgate", policy, ?requested, ?length, "capped a pause");
             }
         }
         Ok(blocked)
@@ -130,14 +127,22 @@ impl<St: Store> Permit<St> {
             if applied.decision.remaining <= remaining {
                 continue;
             }
-            // Other calls may have been charged since.
             let charge = limits.charge(applied);
             let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
-            let ours = peek.decisions()[0].remaining;
+            // In another window, the service's number says nothing.
+            let decided_at = self.decided.charges.decided_at();
+            if peek.decided_at() >= decided_at + applied.decision.reset_after {
+                continue;
+            }
+            // Other calls may have been charged since, and units may have come back.
+            let ours = peek.decisions()[0].remaining.min(applied.decision.remaining);
             let used = Cost::new(ours.saturating_sub(remaining));
             if used > Cost::ZERO {
-                let now = Charge { queue: None, headroom: Cost::ZERO, ..charge };
-                store.decide(&[Charge { cost: used, ..now }]).await?;
+                // Only if this leaves what the service says: another response may have told the same.
+                // And only if no call queues, because the service does not know these calls.
+                let queue = charge.queue.map(|_| Micros::ZERO);
+                let used = Charge { cost: used, queue, ..charge }.leaving(Cost::new(remaining));
+                store.decide(&[used]).await?;
             }
         }
         Ok(())
@@ -145,8 +150,15 @@ impl<St: Store> Permit<St> {
 
     /// The charge to the penalty that pauses the key.
     fn pause(&self) -> Option<&AppliedLimit> {
-        let pause = self.state.face.pause?;
+        let (pause, _) = self.state.face.pause?;
         self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
+    }
+
+    /// Refunds the charge without waiting for the store.
+    pub(super) fn refund(&self) {
+        if let Some(open) = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref()) {
+            open.settle(|_| Some(Cost::ZERO));
+        }
     }
 
     /// Returns whether the key was paused after the call had entered the queue.

@@ -269,9 +269,6 @@ pub enum LayerError {
          other permit, from a limiter of their own"
     )]
     QueueBesidePermits(String),
-    /// A limiter is pausable, but its calls do not queue in the store.
-    #[error("`pausable` needs `queue`: add `.queue(max)` instead of `.wait(max)`")]
-    PauseWithoutQueue,
 }
 
 tollgate_core::debug_as_display!(LayerError);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Cost, Key};
+use tollgate_core::{Cost, Key, Policy};
 use tollgate_engine::{AppliedLimit, Limits, SubjectKind};
 
 use crate::drive::Driver;
@@ -18,8 +18,19 @@ pub(crate) struct Face {
     pub(super) are_global: Box<[bool]>,
     /// The number of the penalty that pauses a key, and its longest pause.
     pub(super) pause: Option<(usize, Duration)>,
+    /// How many policies come from the caller. The limiter's own policies follow.
+    pub(super) policies: usize,
+    /// The number of the retry budget.
+    pub(super) retries: Option<usize>,
     /// Has no permits. It is closed together with the limiter, which wakes its waiters.
     pub(super) closed: Semaphore,
+}
+
+impl<St> State<St> {
+    /// The policy of the retry budget.
+    pub(super) fn retries(&self) -> Option<&Policy> {
+        self.limits.iter().nth(self.face.retries?).map(|limit| &limit.policy)
+    }
 }
 
 impl Face {

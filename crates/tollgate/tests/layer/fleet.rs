@@ -177,7 +177,12 @@ async fn low_priority_leaves_units_to_others() {
     let interactive = Limiter::builder(store.clone()).policy(policy.clone()).queue(2 * MINUTE);
     let (interactive, batch) = (
         interactive.build().unwrap(),
-        Limiter::builder(store).policy(policy).leaving_percent(30).wait(5 * MINUTE).build().unwrap(),
+        Limiter::builder(store)
+            .policy(policy)
+            .leaving_percent(30)
+            .wait(5 * MINUTE)
+            .build()
+            .unwrap(),
     );
     let start = Instant::now();
     let backlog: Vec<_> = (0..10).map(|_| call(&batch, start)).collect();
@@ -255,9 +260,29 @@ fn builder_refuses_what_cannot_queue() {
         let error = build(policy).unwrap_err();
         assert!(error.contains(cure), "{error}");
     }
-    let pausable = Limiter::builder(on_tokio_time()).policy(each_second()).wait(MINUTE);
-    let error = pausable.pausable(MINUTE).build().map(drop).unwrap_err();
-    assert!(error.to_string().contains("`.queue(max)`"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn paused_calls_that_wait_in_the_process_keep_the_quota() {
+    let store = on_tokio_time();
+    let limiter = Limiter::builder(store).policy(log("partner", 2)).wait(2 * MINUTE);
+    let limiter = limiter.pausable(5 * MINUTE).build().unwrap();
+    let start = Instant::now();
+    let first = limiter.acquire(&key(), 1).await.unwrap();
+    first.learn(&denial(&[("retry-after", "30")])).await.unwrap();
+    let calls: Vec<_> = (0..4).map(|_| call(&limiter, start)).collect();
+    let mut left = Vec::new();
+    for call in calls {
+        left.push(call.await.unwrap().1 / 1000);
+    }
+    assert_eq!(left, [30, 60, 90, 120]);
+    // A limiter whose calls do not wait does not wait for a pause either.
+    let limiter = Limiter::builder(on_tokio_time()).policy(log("partner", 2)).pausable(MINUTE);
+    let limiter = limiter.build().unwrap();
+    limiter.pause(&key(), SECOND).await.unwrap();
+    let start = Instant::now();
+    assert!(limiter.acquire(&key(), 1).await.is_err());
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

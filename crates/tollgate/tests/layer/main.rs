@@ -24,8 +24,10 @@ mod nesting;
 mod obeying;
 mod outages;
 mod penalties;
+mod polite;
 mod processes;
 mod readiness;
+mod retries;
 #[cfg(feature = "jwt-rust-crypto")]
 mod services;
 mod settling;

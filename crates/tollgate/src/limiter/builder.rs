@@ -51,12 +51,12 @@ impl Waiting {
 
     /// Calls that queue in the store leave at the pause's end. If other calls did so, they would be
     /// charged when they start to wait, which is too early.
-    fn pause(self, policy: Policy, longest: Duration) -> Result<Limit, PolicyError> {
+    fn pause(self, policy: Policy) -> Result<Limit, PolicyError> {
         let queue = |max| Ok(Limit::global(policy.with_queue(max)?));
         match self {
             Self::Nowhere => queue(Duration::ZERO),
             Self::InThisProcess(max) => Ok(queue(Duration::ZERO)?.mode(Mode::Wait(max))),
-            Self::InTheStore(_) => queue(longest),
+            Self::InTheStore(max) => queue(max),
         }
     }
 }
@@ -219,7 +219,7 @@ impl<St: Store> LimiterBuilder<St> {
         };
         let pause = match self.longest_pause {
             Some(longest) => {
-                let limit = self.waiting.pause(pause_policy(&first, longest)?, longest)?;
+                let limit = self.waiting.pause(pause_policy(&first, longest)?)?;
                 Some((add(limit), longest))
             }
             None => None,

@@ -284,3 +284,16 @@ async fn paused_calls_that_wait_in_the_process_keep_the_quota() {
     assert!(limiter.acquire(&key(), 1).await.is_err());
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_queue_for_longer_than_a_pause_lasts() {
+    let store = on_tokio_time();
+    let limiter = process(&store).pausable(SECOND).build().unwrap();
+    let start = Instant::now();
+    let calls: Vec<_> = (0..5).map(|_| call(&limiter, start)).collect();
+    for (seconds, call) in calls.into_iter().enumerate() {
+        let (permit, at) = call.await.unwrap();
+        assert!(permit.is_ok(), "{permit:?}");
+        assert_eq!(at / 1000, seconds as u128);
+    }
+}

@@ -13,6 +13,7 @@ mod extract;
 mod feedback;
 mod fit;
 mod fleet;
+mod fleet_simulation;
 mod grpc;
 mod in_flight;
 mod keys;

@@ -56,13 +56,15 @@ end
 -- last instant. Grants none if the key already has a block with this ID, because one holder would
 -- then settle the other holder's block.
 local function grant(holds, rule, state, now, id, units, ttl)
-  local algorithm, left, _ = rule.algorithm, 0, nil
+  local algorithm, left, charged_at, _ = rule.algorithm, 0, 0, nil
   if holds[1] then
-    _, left = assess(holds, rule, now, 0, algorithm.refresh(rule, state, now))
+    _, left, _, _, charged_at =
+      assess(holds, rule, now, 0, algorithm.refresh(rule, state, now))
   else
-    _, left = algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
+    _, left, _, _, charged_at = algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
   end
-  units = min(units, left)
+  -- Requests that queue have taken instants after now, so these units are not spent now.
+  units = charged_at > now and 0 or min(units, left)
   if units == 0 or #holds >= MOST then return 0, now end
   for place = 1, #holds do
     if holds[place].id == id then return 0, now end

@@ -46,6 +46,8 @@ do
         key, form, flags, cost, from = struct.unpack('>I2I2BI7', requests, from)
         if op.kind == DECIDE_QUEUED then
           queue, headroom, from = struct.unpack('>I7I7', requests, from)
+          -- A cost of zero is always allowed.
+          if cost == 0 then queue = 0 end
         end
         local entry, rule = named(key, form)
         op.stale = op.stale or is_outside_periods(rule)

@@ -90,15 +90,18 @@ local function is_fresh(rule, state, now)
   return head == #state.strikes and level == 0
 end
 
--- The next block by strikes is no longer for it. A running block never becomes shorter.
+-- Only a block without a length (past 2^53 - 1) makes the next one longer. A running block never
+-- becomes shorter.
 local function block(rule, state, length, known_at, now)
   local is_old_news = state.last_seen >= known_at and not is_fresh(rule, state, now)
   local settled = settle_down(refresh(rule, state, now))
+  local grown = settled.level
+  if length > number.MAX then length, grown = block_length(rule, grown), grown + 1 end
   local blocked_until =
     max(add(settled.last_seen, min(length, rule.max_block)), settled.blocked_until)
   if is_old_news or blocked_until <= now then return nil end
   state.strikes, state.blocked_until = {}, blocked_until
-  state.level, state.last_seen = max(settled.level, 1), settled.last_seen
+  state.level, state.last_seen = min(max(grown, 1), MAX_LEVEL), settled.last_seen
   return since(blocked_until, now)
 end
 

@@ -59,7 +59,9 @@ local function settle(op)
   if receipt.fault then return fault_row(receipt, op.receipt_key) end
   if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
   if receipt.exists then return REPEATED end
-  receipt.exists, receipt.settled_until, changes = true, number.add(now, op.lifetime), true
+  -- A queued charge counts from later than now, and so does its receipt.
+  local settled_until = number.add(max(now, op.charged_at), op.lifetime)
+  receipt.exists, receipt.settled_until, changes = true, settled_until, true
   if op.kind == OWE then return owe(op) end
   return give_back(op)
 end

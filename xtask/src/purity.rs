@@ -34,7 +34,7 @@ impl Boundary {
     }
 }
 
-const BOUNDARIES: [Boundary; 11] = [
+const BOUNDARIES: [Boundary; 12] = [
     Boundary::new(
         "tollgate-core",
         "async-std axum chrono crossbeam dashmap fred futures getrandom http hyper jiff libc mio \
@@ -82,6 +82,11 @@ const BOUNDARIES: [Boundary; 11] = [
         "tollgate-replay",
         "http hyper tokio tollgate-redis tower",
         "a replay needs no network, so tests that use it build fast",
+    ),
+    Boundary::new(
+        "tollgate-reqwest",
+        "axum fred hickory hyper-tls jiff metrics openssl redis rustls tollgate-redis tonic",
+        "the program chooses the store and the TLS library",
     ),
     Boundary::new(
         "tollgate-store-tests",

@@ -198,31 +198,26 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
         self.store.reset(policy, key)
     }
 
-    /// While the primary store fails, the key is blocked in the local store.
+    /// Blocks the key in the local store too, so an outage does not end the block. The result is the
+    /// primary store's.
     fn block(
         &self,
         policy: &Policy,
         key: &Key,
         block: PenaltyBlock,
     ) -> Reply<BoxFuture<Option<Micros>>> {
-        let (local, policy_key) = (self.local.clone(), (policy.clone(), key.clone()));
-        let call_local = move |error: StoreError| {
-            let (policy, key) = policy_key;
-            if error.is_outage() && policy.may_fall_back() {
-                return local.block(&policy, &key, block);
+        let local = policy.may_fall_back().then(|| self.local.block(policy, key, block).now());
+        let mut primary = self.store.block(policy, key, block);
+        let Some(Err(mut pending)) = local else { return primary };
+        let mut is_pending = true;
+        Reply::pending(Box::pin(poll_fn(move |cx| {
+            if is_pending {
+                // Its failure matters only in an outage, in which it decides.
+                let _ = ready!(pending.as_mut().poll(cx));
+                is_pending = false;
             }
-            Reply::ready(Err(error))
-        };
-        match self.store.block(policy, key, block).now() {
-            Ok(Ok(blocked)) => Reply::ready(Ok(blocked)),
-            Ok(Err(error)) => call_local(error),
-            Err(pending) => Reply::pending(Box::pin(async move {
-                match pending.await {
-                    Ok(blocked) => Ok(blocked),
-                    Err(error) => call_local(error).await,
-                }
-            })),
-        }
+            Pin::new(&mut primary).poll(cx)
+        })))
     }
 
     fn name(&self) -> &'static str {

@@ -216,8 +216,10 @@ impl Holds {
         units: u64,
         ttl: Micros,
     ) -> Option<Hold> {
-        let left = self.assess(rule, rule.refresh(state, now), now, Cost::ZERO).remaining;
-        let units = units.min(left);
+        let assessed = self.assess(rule, rule.refresh(state, now), now, Cost::ZERO);
+        // Requests that queue have taken instants after now, so these units are not spent now.
+        let is_ahead = assessed.leaves_at(now).is_some_and(|leaves_at| leaves_at > now);
+        let units = if is_ahead { 0 } else { units.min(assessed.remaining) };
         let is_known = self.0.iter().any(|hold| hold.id == id);
         if units == 0 || self.0.len() >= Self::MAX || is_known {
             return None;

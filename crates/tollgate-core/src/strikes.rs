@@ -84,8 +84,9 @@ impl Strikes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct PenaltyBlock {
-    /// How long the key is blocked from now on. At most the penalty's longest block.
-    pub length: Micros,
+    /// How long the key is blocked from now on, at most the penalty's longest block. `None` means as
+    /// long as if strikes caused it, so each block is longer than the one before it.
+    pub length: Option<Micros>,
     /// When the caller last knew the key, by the store's clock. If the key was blocked or got a
     /// strike since, the block is old news, and changes nothing.
     pub known_at: Timestamp,
@@ -94,7 +95,12 @@ pub struct PenaltyBlock {
 impl PenaltyBlock {
     /// Blocks a key, whatever happened to it.
     pub fn of(length: Duration) -> Self {
-        Self { length: length.into(), known_at: Timestamp::MAX }
+        Self { length: Some(length.into()), known_at: Timestamp::MAX }
+    }
+
+    /// Blocks a key as strikes would: longer each time.
+    pub const fn next() -> Self {
+        Self { length: None, known_at: Timestamp::MAX }
     }
 
     /// Ignores the block if the key was blocked since this instant. For answers about a request that

@@ -100,7 +100,8 @@ impl Limit {
         if self.headroom_percent == 0 {
             return Cost::ZERO;
         }
-        Cost::new((policy.capacity() * u64::from(self.headroom_percent)).div_ceil(100))
+        let capacity = policy.capacity();
+        Cost::new((capacity * u64::from(self.headroom_percent)).div_ceil(100).min(capacity - 1))
     }
 
     /// Returns the policy in a tier. A tier without its own quota has the policy outside of tiers.

@@ -2,7 +2,7 @@
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
+use tollgate_core::{Charge, Cost, Decision, Micros, Outcome, StoreError, Timestamp, Verdict};
 
 use crate::clock::Clock;
 use crate::inner::{Inner, NAME};
@@ -46,12 +46,17 @@ impl Taken<'_> {
 
     /// The first instant at which the charge may leave the queue, if it queues.
     fn leaves_at(&self, now: Timestamp) -> Option<Timestamp> {
-        self.charge.queue.and_then(|_| self.decision.leaves_at(now))
+        self.queue().and_then(|_| self.decision.leaves_at(now))
+    }
+
+    /// How long the charge may queue. A cost of zero is always allowed.
+    fn queue(&self) -> Option<Micros> {
+        self.charge.queue.filter(|_| self.charge.cost > Cost::ZERO)
     }
 
     /// Decides a charge that queues until the request leaves.
-    fn queue(&mut self, shards: &mut Locked<'_>, leaves_at: Timestamp, now: Timestamp) {
-        let Some(queue) = self.charge.queue else { return };
+    fn wait_until(&mut self, shards: &mut Locked<'_>, leaves_at: Timestamp, now: Timestamp) {
+        let Some(queue) = self.queue() else { return };
         // A shadow policy delays no request, but its own requests still follow one another.
         let own = self.leaves_at(now).filter(|_| !self.charge.enforce);
         let leaves_at = leaves_at.max(own.unwrap_or(now));
@@ -93,7 +98,7 @@ impl<C: Clock> Inner<C> {
         let enforced = taken.iter().filter(|entry| entry.charge.enforce);
         let leaves_at = enforced.filter_map(|entry| entry.leaves_at(now)).max().unwrap_or(now);
         for entry in taken.iter_mut().filter(|entry| !entry.charge.dry) {
-            entry.queue(&mut shards, leaves_at, now);
+            entry.wait_until(&mut shards, leaves_at, now);
         }
         let denies = |entry: &Taken<'_>| entry.charge.enforce && entry.decision.denies();
         let admitted = !taken.iter().any(denies);
@@ -114,7 +119,7 @@ impl<C: Clock> Inner<C> {
         }
         for entry in taken.iter_mut().filter(|entry| entry.charge.dry) {
             entry.decision = entry.assess(&mut shards, now, now);
-            entry.queue(&mut shards, now, now);
+            entry.wait_until(&mut shards, now, now);
             if entry.decision.allows() {
                 entry.decision = entry.untouched(&mut shards, now);
             }

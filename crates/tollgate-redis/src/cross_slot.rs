@@ -147,6 +147,12 @@ impl Decisions {
 
 impl CrossSlot {
     async fn decide(self, asked: &Ticket) -> Result<Verdict, StoreError> {
+        let queues = |group: &&Arc<Group>| group.charges.iter().any(NamedCharge::gets_a_place);
+        if self.groups.iter().filter(queues).count() > 1 {
+            let reason = "the request queues in two Cluster slots, which cannot agree on an instant: \
+                          give both policies the same key";
+            return Err(StoreError::invalid(STORE, reason));
+        }
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(self.groups.len());
         let (mut is_silent, mut may_be_charged) = (true, false);
         for group in &self.groups {

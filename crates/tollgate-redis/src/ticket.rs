@@ -102,6 +102,11 @@ impl NamedCharge {
     pub(crate) const fn as_charge(&self) -> Charge<'_> {
         self.charge.as_charge()
     }
+
+    /// Whether the request may leave later because of this charge.
+    pub(crate) fn gets_a_place(&self) -> bool {
+        self.charge.enforce && self.charge.queue.is_some() && self.charge.cost > Cost::ZERO
+    }
 }
 
 /// Redis' answer to a request.

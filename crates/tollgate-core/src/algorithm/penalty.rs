@@ -173,16 +173,18 @@ impl Rule for Penalty {
         units
     }
 
-    /// The next block by strikes is no longer for it. A running block never becomes shorter.
+    /// Only a block without a length makes the next one longer. A running block never becomes shorter.
     fn block(&self, state: &mut State, block: PenaltyBlock, now: Timestamp) -> Option<Micros> {
         let is_old_news = state.last_seen >= block.known_at && !self.is_fresh(state, now);
         let settled = Self::settle_down(self.refresh(state, now));
-        let until = settled.last_seen + block.length.min(self.terms.max_block);
+        let length = block.length.unwrap_or_else(|| self.block_length(settled.level));
+        let until = settled.last_seen + length.min(self.terms.max_block);
         let blocked_until = until.max(settled.blocked_until);
         if is_old_news || blocked_until <= now {
             return None;
         }
-        let (strikes, level) = (VecDeque::new(), settled.level.max(1));
+        let grown = settled.level + u32::from(block.length.is_none());
+        let (strikes, level) = (VecDeque::new(), grown.clamp(1, Self::MAX_LEVEL));
         *state = State { strikes, blocked_until, level, ..settled };
         Some(blocked_until.since(now))
     }

@@ -210,10 +210,18 @@ impl Policy {
     /// If a request charges several policies that queue, it leaves when all of them allow it.
     /// Policies that do not queue count it when it is decided.
     ///
-    /// A request that leaves the queue early should be settled to zero. Its units are available
-    /// again from its instant on, but requests after it keep their instants. The same holds for a
-    /// process that dies: its instants pass unused. If the clock steps back, requests queue until
-    /// it has caught up.
+    /// A request that gives up should be settled to zero. Requests behind it keep their instants. If
+    /// it was the last, the next request gets its instant. If a process dies, its instants pass
+    /// unused. If the clock steps back, requests queue until it has caught up.
+    ///
+    /// All charges to the same name and key should queue. With a `max_time` of zero, a request never
+    /// waits, and is denied while earlier requests queue. A charge under a policy *without* a queue
+    /// does not see them: it may leave at once, so both together can exceed the quota, by at most
+    /// one quota. This happens while replicas with and without a queue run side by side. Leases
+    /// grant no units while requests queue. A [reset](Store::reset) forgets the instants, although
+    /// the requests that have them still leave, and if they give up, may refund newer requests.
+    ///
+    /// In a Redis Cluster, all policies that queue in a request need the same key.
     ///
     /// # Errors
     /// The policy cannot queue: a concurrency limit, whose permits return at unknown times, the

@@ -65,6 +65,9 @@ impl Work {
                     self.general += GENERAL_CHARGE * costs;
                 } else {
                     self.general += REPEATED * costs;
+                    // Each request in a run gets its own instant.
+                    let queued = charges.iter().filter(|it| it.charge.queue.is_some());
+                    self.plain += REPEATED * queued.count() as u64;
                 }
             }
             Request::Settle { receipt, .. } | Request::Renew { receipt, .. } => {

@@ -88,7 +88,7 @@ impl Batch {
         self.scratch.extend([BLOCK, 0, 1]);
         put::<2>(&mut self.scratch, key);
         put::<2>(&mut self.scratch, form);
-        put::<7>(&mut self.scratch, exact(block.length.get()));
+        put::<7>(&mut self.scratch, block.length.map_or(1 << 53, |length| exact(length.get())));
         put::<7>(&mut self.scratch, block.known_at.as_micros());
         self.request(Asked::Block, &[key]);
         Ok(())

@@ -88,7 +88,8 @@ impl Context<'_> {
             }
             7 => {
                 let (policy, key) = self.policy(reader);
-                let length = Micros::new(reader.number::<7>());
+                let length = Some(reader.number::<7>()).filter(|length| *length < 1 << 53);
+                let length = length.map(Micros::new);
                 let known_at = Timestamp::from_micros(reader.number::<7>());
                 Request::Block { policy, key, block: PenaltyBlock { length, known_at } }
             }

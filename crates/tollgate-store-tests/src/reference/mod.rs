@@ -109,7 +109,9 @@ impl Reference {
         let mut moved = true;
         while moved {
             moved = false;
-            for charge in charges.iter().filter(|it| it.enforce && it.queue.is_some()) {
+            for charge in
+                charges.iter().filter(|it| it.enforce && it.queue.is_some() && it.cost > Cost::ZERO)
+            {
                 // Blocks of leased units lapse at unknown instants.
                 let from = if self.has_leases(charge, now) { now } else { at };
                 let next = match self.assess_leaving(charge, from, now).outcome {
@@ -131,7 +133,8 @@ impl Reference {
     /// Returns the decision on a charge whose request leaves at `at`, or later if it is a shadow
     /// that queues on its own.
     fn assess_queued(&self, charge: &Charge<'_>, at: Timestamp, now: Timestamp) -> Decision {
-        let Some(queue) = charge.queue else { return self.assess_leaving(charge, now, now) };
+        let queue = charge.queue.filter(|_| charge.cost > Cost::ZERO);
+        let Some(queue) = queue else { return self.assess_leaving(charge, now, now) };
         let at = if charge.enforce {
             at
         } else {

@@ -16,6 +16,7 @@ pub(crate) use self::admitted::Admitted;
 pub(crate) use self::decide::Progress;
 pub(crate) use self::driver::{Decided, Driver};
 pub(crate) use self::open::Open;
+#[cfg(test)]
 pub(crate) use self::receipts::next_id;
 pub(crate) use self::receipts::settle;
 pub(crate) use self::telemetry::Observed;

@@ -69,6 +69,11 @@ impl<St: Store> RateLimitLayer<St> {
     /// `max_wait` until the policy allows it. The responses get no rate limit headers, but the
     /// layer's own responses have an [`OwnDenial`](crate::denial::OwnDenial) in their extensions.
     ///
+    /// With a policy that [queues](Policy::with_queue), requests wait in the store's order over all
+    /// processes, and only as many as leave within `max_wait`. Otherwise they wait in this process,
+    /// within the bounds of [`WaitQueue`]. [`PoliteLayer`](crate::limiter::PoliteLayer) also learns
+    /// from responses.
+    ///
     /// While the store cannot decide, the layer responds with 503 and does not send the requests,
     /// because the other service would otherwise receive unlimited requests from all replicas. If
     /// the store has a local fallback ([`or_local`](crate::StoreExt::or_local)), the local store
@@ -92,7 +97,10 @@ impl<St: Store> RateLimitLayer<St> {
     /// # Errors
     /// The same as for [`RateLimitLayerBuilder::build`].
     pub fn for_client(store: St, policy: Policy, max_wait: Duration) -> Result<Self, LayerError> {
-        let mut limit = Limit::global(policy).mode(Mode::Wait(max_wait));
+        let mut limit = match policy.max_queue_time() {
+            Some(max) => Limit::global(policy.with_queue(Duration::from(max).min(max_wait))?),
+            None => Limit::global(policy).mode(Mode::Wait(max_wait)),
+        };
         if !store.has_local_fallback() {
             limit.default_on_store_error(OnStoreError::Closed);
         }

@@ -263,6 +263,12 @@ pub enum LayerError {
          `Policy::with_queue`"
     )]
     TwoQueues(String, String),
+    /// Calls would hold permits of a concurrency limit while they queue in the store.
+    #[error(
+        "calls that queue in the store would hold permits of `{0}` meanwhile: acquire them after the \
+         other permit, from a limiter of their own"
+    )]
+    QueueBesidePermits(String),
 }
 
 tollgate_core::debug_as_display!(LayerError);

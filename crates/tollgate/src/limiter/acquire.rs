@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate_core::{Cost, Key, Micros, Store};
-use tollgate_engine::{Limits, Rejection};
+use tollgate_core::{Cost, Key, Micros, Policy, Store};
+use tollgate_engine::{AppliedLimit, Charges, Limits, Rejection};
 
 use super::error::{AcquireError, Refusal};
 use super::permit::Permit;
@@ -20,23 +20,26 @@ use crate::layer::Verdicts;
 /// [`Limiter::request`](super::Limiter::request).
 #[must_use = "call `acquire` or `try_acquire`"]
 pub struct Acquire<St: Store> {
-    state: Arc<State<St>>,
-    decided: Decided,
+    pub(super) state: Arc<State<St>>,
+    /// Undecided.
+    charges: Charges,
     patience: Micros,
+    /// When `patience` ends, from the first wait on.
+    deadline: Option<Instant>,
     /// Why the call cannot be decided.
     invalid: Option<AcquireError>,
 }
 
 impl<St: Store> Acquire<St> {
     pub(super) fn new(state: &Arc<State<St>>) -> Self {
-        let (state, decided) = (Arc::clone(state), Decided::default());
-        Self { state, decided, patience: Micros::MAX, invalid: None }
+        let (state, charges) = (Arc::clone(state), Charges::default());
+        Self { state, charges, patience: Micros::MAX, deadline: None, invalid: None }
     }
 
     /// Charges every policy of the limiter this cost under this key.
     pub fn all(mut self, key: &Key, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();
-        (0..self.state.limits.len()).for_each(|number| self.push(number, key, cost));
+        (0..self.state.face.policies).for_each(|number| self.push(number, key, cost));
         self
     }
 
@@ -52,14 +55,15 @@ impl<St: Store> Acquire<St> {
 
     fn push(&mut self, number: usize, key: &Key, cost: Cost) {
         let limits = &self.state.limits;
-        if self.decided.charges.len() == Limits::MAX {
+        if self.charges.len() == Limits::MAX {
             self.invalid = Some(AcquireError::TooManyCharges);
             return;
         }
-        self.decided.charges.push(self.state.face.applied(limits, number, key, cost), limits);
+        self.charges.push(self.state.face.applied(limits, number, key, cost), limits);
     }
 
-    /// Sets the longest wait, if it is shorter than the limiter's.
+    /// Sets the longest wait, if it is shorter than the limiter's. It includes the waits of
+    /// [retries](Permit::retry).
     pub fn within(mut self, wait: Duration) -> Self {
         self.patience = wait.into();
         self
@@ -70,35 +74,64 @@ impl<St: Store> Acquire<St> {
     /// # Errors
     /// See [`AcquireError`].
     pub async fn acquire(mut self) -> Result<Permit<St>, AcquireError> {
+        if let Some((pause, _)) = self.state.face.pause {
+            self.push_own(pause, Cost::ONE);
+        }
         if let Some(error) = self.invalid {
             return Err(error);
         }
-        self.add_pause();
-        let started = Instant::now();
+        if self.deadline.is_none() {
+            self.deadline = Instant::now().checked_add(self.longest_wait().into());
+        }
         loop {
-            let mut decided = Decided { charges: self.decided.charges.clone(), follow_up: None };
-            let elapsed = Micros::from(started.elapsed());
-            let patience = Micros::new(self.patience.get().saturating_sub(elapsed.get()));
-            decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let asked = Instant::now();
-            let permit = attempt(&self.state, decided, patience).await?;
-            if asked.elapsed() < RECHECK || !permit.is_paused().await {
+            let left = self.deadline.map(|at| at.saturating_duration_since(asked).into());
+            let patience = left.unwrap_or(Micros::MAX);
+            let mut decided = Decided { charges: self.charges.clone(), follow_up: None };
+            decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
+            let decided = attempt(&self.state, decided, patience).await?;
+            let unused = Unused::new(Permit::new(self, decided));
+            let is_paused = asked.elapsed() >= RECHECK && unused.is_paused().await;
+            let permit = unused.used();
+            if !is_paused {
                 return Ok(permit);
             }
             // The calls behind this one keep their instants, so it asks for a new one.
-            let _ = permit.cancel().await;
+            self = permit.into_refunded().await;
         }
     }
 
-    /// The key of the first charge can be paused.
-    fn add_pause(&mut self) {
-        let Some(pause) = self.state.face.pause else { return };
-        let has_pause = self.decided.charges.iter().any(|it| usize::from(it.limit) == pause);
-        if let Some(first) = self.decided.charges.first()
-            && !has_pause
+    /// The longest of all waits together: the caller's, or the shortest queue's.
+    fn longest_wait(&self) -> Micros {
+        let queues = self.charges.iter().filter_map(|it| {
+            let policy = self.state.limits.policy(it);
+            policy.max_queue_time().filter(|max| !policy.is_penalty() && *max > Micros::ZERO)
+        });
+        queues.min().map_or(self.patience, |queue| queue.min(self.patience))
+    }
+
+    /// Charges the retry budget, too.
+    pub(super) fn again(mut self) -> Self {
+        let Some(number) = self.state.face.retries else {
+            self.invalid = Some(AcquireError::NoRetryBudget);
+            return self;
+        };
+        // A call that costs more than the budget can be repeated if the budget is full.
+        let most = self.state.retries().map_or(1, Policy::capacity);
+        let cost = self.charges.first().map_or(0, |first| first.cost.get());
+        self.push_own(number, Cost::new(cost.clamp(1, most)));
+        self
+    }
+
+    /// Charges a policy of the limiter's own, once, under the key of the first charge.
+    fn push_own(&mut self, number: usize, cost: Cost) {
+        let is_charged = self.charges.iter().any(|it| usize::from(it.limit) == number);
+        // A cost of zero is always allowed.
+        let first = self.charges.first().filter(|first| first.cost > Cost::ZERO);
+        if let Some(key) = first.map(|first| first.key.clone())
+            && !is_charged
         {
-            let key = first.key.clone();
-            self.push(pause, &key, Cost::ONE);
+            self.push(number, &key, cost);
         }
     }
 
@@ -119,21 +152,50 @@ impl<St: Store> Acquire<St> {
     }
 }
 
+/// A permit that is refunded if it is dropped before the call.
+pub(super) struct Unused<St: Store>(Option<Permit<St>>);
+
+impl<St: Store> Unused<St> {
+    pub(super) const fn new(permit: Permit<St>) -> Self {
+        Self(Some(permit))
+    }
+
+    /// The call happens.
+    pub(super) fn used(mut self) -> Permit<St> {
+        self.0.take().expect("a permit is taken once")
+    }
+
+    async fn is_paused(&self) -> bool {
+        match &self.0 {
+            Some(permit) => permit.is_paused().await,
+            None => false,
+        }
+    }
+}
+
+impl<St: Store> Drop for Unused<St> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.0.take() {
+            permit.refund();
+        }
+    }
+}
+
 async fn attempt<St: Store>(
     state: &Arc<State<St>>,
     mut decided: Decided,
     patience: Micros,
-) -> Result<Permit<St>, AcquireError> {
+) -> Result<Decided, AcquireError> {
     if state.face.closed.is_closed() {
         return Err(AcquireError::Closed);
     }
     if decided.charges.is_empty() {
-        return Ok(Permit::new(state, decided));
+        return Ok(decided);
     }
     let timer = state.telemetry.start(&state.limits, &decided.charges, || None);
     let arrival = state.limits.may_wait().then(|| state.face.queue.arrive_alone());
     let mut waiting = match state.decide(&mut decided, timer, arrival, patience) {
-        Progress::Pass => return Ok(Permit::new(state, decided)),
+        Progress::Pass => return Ok(decided),
         Progress::Reject(rejection) => return Err(error(state, rejection, &decided)),
         Progress::Wait(waiting) => waiting,
     };
@@ -144,17 +206,23 @@ async fn attempt<St: Store>(
     });
     match judged.await {
         None => Err(AcquireError::Closed),
-        Some(Ok(admitted)) => Ok(Permit::new(state, admitted.run())),
+        Some(Ok(admitted)) => Ok(admitted.run()),
         Some(Err((decided, rejection))) => Err(error(state, rejection, &decided)),
     }
 }
 
 /// A key may have been paused while a call was in the queue for this long.
-const RECHECK: Duration = Duration::from_secs(1);
+pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
 fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) -> AcquireError {
     let refusal = || Refusal::new(Verdicts::of(&state.limits, &decided.charges));
+    let is_budget = |it: &AppliedLimit| Some(usize::from(it.limit)) == state.face.retries;
     match rejection {
+        Rejection::Denied
+            if decided.charges.iter().any(|it| is_budget(it) && it.decision.denies()) =>
+        {
+            AcquireError::RetryBudget(refusal())
+        }
         Rejection::Denied => AcquireError::Denied(refusal()),
         Rejection::TooLate => AcquireError::TooLate(refusal()),
         Rejection::QueueFull => AcquireError::QueueFull(refusal()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Policy, PolicyError, Store, Strikes};
+use tollgate_core::{OnStoreError, Policy, PolicyError, Quota, Store, Strikes};
 use tollgate_engine::{Limits, Refunds};
 
 use super::shared::Limiter;
@@ -19,6 +19,7 @@ pub struct LimiterBuilder<St> {
     limits: Vec<(Limit, bool)>,
     waiting: Waiting,
     longest_pause: Option<Duration>,
+    retry_percent: u8,
     leaving_percent: u8,
     wait_queue: WaitQueue,
     observed: Observed,
@@ -33,19 +34,29 @@ enum Waiting {
 }
 
 impl Waiting {
-    fn apply(self, mut limit: Limit) -> Limit {
-        match self {
+    fn apply(self, mut limit: Limit) -> Result<Limit, LayerError> {
+        Ok(match self {
             _ if limit.policy.is_penalty() => limit,
             Self::Nowhere => limit,
             Self::InThisProcess(max) => limit.mode(Mode::Wait(max)),
-            Self::InTheStore(max) => match limit.policy.clone().with_queue(max) {
-                Ok(policy) => {
-                    limit.policy = policy;
-                    limit
-                }
-                Err(_) if limit.policy.is_leaky_queue() => limit,
-                Err(_) => limit.mode(Mode::Wait(max)),
-            },
+            Self::InTheStore(_) if limit.policy.is_concurrency() => {
+                return Err(LayerError::QueueBesidePermits(limit.policy.name().to_owned()));
+            }
+            Self::InTheStore(max) => {
+                limit.policy = limit.policy.with_queue(max)?;
+                limit
+            }
+        })
+    }
+
+    /// Calls that queue in the store leave at the pause's end. If other calls did so, they would be
+    /// charged when they start to wait, which is too early.
+    fn pause(self, policy: Policy) -> Result<Limit, PolicyError> {
+        let queue = |max| Ok(Limit::global(policy.with_queue(max)?));
+        match self {
+            Self::Nowhere => queue(Duration::ZERO),
+            Self::InThisProcess(max) => Ok(queue(Duration::ZERO)?.mode(Mode::Wait(max))),
+            Self::InTheStore(max) => queue(max),
         }
     }
 }
@@ -60,6 +71,7 @@ impl<St: Store> Limiter<St> {
             limits,
             waiting,
             longest_pause,
+            retry_percent: 0,
             leaving_percent: 0,
             wait_queue,
             observed,
@@ -102,9 +114,16 @@ impl<St: Store> LimiterBuilder<St> {
     /// Lets calls queue in the store, for up to this time: each call gets its instant at once, after
     /// all calls of all processes that came before it, and asks the store only once.
     ///
-    /// If a call gives up, its units are available again from its instant on, but the calls behind it
-    /// keep their instants. See [`Policy::with_queue`]. Under a concurrency limit, calls
-    /// [wait](Self::wait) in this process.
+    /// If a call gives up, the calls behind it keep their instants; if it was the last, the next call
+    /// gets its instant. See [`Policy::with_queue`]. All other limiters with the same policies must
+    /// queue too, or take no unit before the calls that queue: [`leaving_percent`](Self::leaving_percent)
+    /// does that.
+    ///
+    /// While the store fails, no call is allowed, unless the store has a local fallback or the policy
+    /// has another [failure policy](Policy::with_on_store_error).
+    ///
+    /// A concurrency limit cannot be beside it, because its permits would be held in the queue: acquire
+    /// them after this permit, from a limiter of their own.
     #[must_use]
     pub const fn queue(mut self, max: Duration) -> Self {
         self.waiting = Waiting::InTheStore(max);
@@ -115,7 +134,8 @@ impl<St: Store> LimiterBuilder<St> {
     /// with the same policies, which have a higher priority then.
     ///
     /// Combine it with [`wait`](Self::wait): a call that queues would take an instant that a later
-    /// call with a higher priority could not get.
+    /// call with a higher priority could not get. While calls of other limiters queue, these calls
+    /// take no unit.
     #[must_use]
     pub const fn leaving_percent(mut self, percent: u8) -> Self {
         self.leaving_percent = percent;
@@ -125,11 +145,30 @@ impl<St: Store> LimiterBuilder<St> {
     /// Lets responses of the called service pause a key for all processes, for up to `longest`. See
     /// [`Permit::learn`](super::Permit::learn) and [`Limiter::pause`].
     ///
-    /// This adds a penalty named after the first policy, such as `partner-pause`. A call that has
-    /// queued for a second or longer asks the store again whether its key is paused by now.
+    /// This adds a penalty named after the first policy, such as `partner-pause`, under the key of a
+    /// call's first charge.
+    ///
+    /// A call that has queued for a second or longer asks the store again whether its key is paused by
+    /// now. If so, it asks for another instant, behind the calls that came since the pause began. All its
+    /// waits together are no longer than the queue.
     #[must_use]
     pub const fn pausable(mut self, longest: Duration) -> Self {
         self.longest_pause = Some(longest);
+        self
+    }
+
+    /// Lets calls be [repeated](super::Permit::retry) that the called service has denied, until the
+    /// retries of all processes have cost this percentage of the first policy's quota.
+    ///
+    /// This adds a token bucket named after the first policy, such as `partner-retries`, whose
+    /// capacity is at least 1. For example, with 10 % of 100 requests per minute, 10 calls can be
+    /// repeated immediately, and another every 6 seconds. A retry does not wait for this budget. If
+    /// the store cannot decide and has no local fallback, calls are not repeated.
+    ///
+    /// Use it with [`pausable`](Self::pausable). Otherwise a retry meets the same denial.
+    #[must_use]
+    pub const fn retries(mut self, percent: u8) -> Self {
+        self.retry_percent = percent;
         self
     }
 
@@ -154,35 +193,49 @@ impl<St: Store> LimiterBuilder<St> {
     /// # Errors
     /// The same as for a layer's limits: see [`LayerError`].
     pub fn build(self) -> Result<Limiter<St>, LayerError> {
-        let Self {
-            store,
-            mut limits,
-            waiting,
-            longest_pause,
-            leaving_percent,
-            wait_queue,
-            observed,
-        } = self;
-        if limits.is_empty() {
+        let Some((_, is_global)) = self.limits.first() else {
             return Err(LayerError::NoLimit);
+        };
+        let is_global = *is_global;
+        let policies = self.limits.len();
+        let (mut limits, mut are_global): (Vec<_>, Vec<_>) = self.limits.into_iter().unzip();
+        for limit in &mut limits {
+            let is_rate = !limit.policy.is_penalty() && !limit.policy.is_concurrency();
+            let percent = if is_rate { self.leaving_percent } else { 0 };
+            *limit = self.waiting.apply(limit.clone())?.leaving_percent(percent);
+            if percent > 0 && limit.policy.max_queue_time().is_none() {
+                // Calls with a higher priority may queue for the same units.
+                limit.policy = limit.policy.clone().with_queue(Duration::ZERO)?;
+            }
+            if matches!(self.waiting, Waiting::InTheStore(_)) && !self.store.has_local_fallback() {
+                limit.default_on_store_error(OnStoreError::Closed);
+            }
         }
-        let pause = longest_pause.map(|longest| {
-            let (first, is_global) = &limits[0];
-            Ok::<_, LayerError>((Limit::global(pause_policy(&first.policy, longest)?), *is_global))
-        });
-        let pause_number = pause.is_some().then_some(limits.len());
-        limits.extend(pause.transpose()?);
-        let (limits, are_global): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
-        let mut limits: Vec<_> = limits.into_iter().map(|limit| waiting.apply(limit)).collect();
-        let is_rate = |it: &&mut Limit| !it.policy.is_penalty() && !it.policy.is_concurrency();
-        for limit in limits.iter_mut().filter(is_rate) {
-            *limit = limit.clone().leaving_percent(leaving_percent);
-        }
-        check_limits(&mut limits, &store)?;
+        let first = limits[0].policy.clone();
+        let mut add = |limit| {
+            limits.push(limit);
+            are_global.push(is_global);
+            limits.len() - 1
+        };
+        let pause = match self.longest_pause {
+            Some(longest) => {
+                let limit = self.waiting.pause(pause_policy(&first, longest)?)?;
+                Some((add(limit), longest))
+            }
+            None => None,
+        };
+        let retries = match self.retry_percent {
+            0 => None,
+            percent => {
+                let policy = retry_policy(&first, percent, &self.store)?;
+                Some(add(Limit::global(policy).reserve(Reserve::by_handler())))
+            }
+        };
+        check_limits(&mut limits, &self.store)?;
         let limits = Limits::new(limits.iter().map(|limit| limit.rule(&[])));
         let (are_global, closed) = (are_global.into(), Semaphore::new(0));
-        let face = Face { queue: wait_queue, are_global, pause: pause_number, closed };
-        Ok(Limiter::new(State::new(store, limits, face, Refunds::All, &observed)))
+        let face = Face { queue: self.wait_queue, are_global, policies, pause, retries, closed };
+        Ok(Limiter::new(State::new(self.store, limits, face, Refunds::All, &self.observed)))
     }
 }
 
@@ -193,7 +246,17 @@ fn pause_policy(first: &Policy, longest: Duration) -> Result<Policy, PolicyError
     let strikes = Strikes::of_failures(1, Duration::from_secs(1)).block(second).growing(2, longest);
     let strikes = strikes.forgotten_after(Duration::from_secs(60));
     let policy = Policy::penalty(format!("{}-pause", first.name()), strikes)?;
-    policy.failing_like(first).with_queue(longest)
+    Ok(policy.failing_like(first))
+}
+
+fn retry_policy(first: &Policy, percent: u8, store: &impl Store) -> Result<Policy, PolicyError> {
+    let quota = first.quota();
+    let units = (u128::from(quota.limit()) * u128::from(percent) / 100).max(1);
+    let quota = Quota::new(u64::try_from(units).unwrap_or(u64::MAX), quota.window());
+    let policy = Policy::token_bucket(format!("{}-retries", first.name()), quota)?;
+    let default =
+        if store.has_local_fallback() { OnStoreError::Local } else { OnStoreError::Closed };
+    Ok(policy.with_on_store_error(default))
 }
 
 debug_fields!([St] LimiterBuilder<St>, limits, waiting);

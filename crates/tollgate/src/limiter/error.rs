@@ -21,6 +21,12 @@ pub enum AcquireError {
     /// Too many calls wait, or too many with the same key.
     #[error("the wait queue is full: denied {0}")]
     QueueFull(Refusal),
+    /// The retry budget is used up. The first call's response says more.
+    #[error("the retry budget is used up: denied {0}")]
+    RetryBudget(Refusal),
+    /// The limiter has no retry budget.
+    #[error("the limiter has no retry budget: add it with `.retries(10)`")]
+    NoRetryBudget,
     /// The limiter [was closed](super::Limiter::close).
     #[error("the limiter is closed")]
     Closed,
@@ -41,11 +47,14 @@ impl AcquireError {
     /// Returns when the call may be allowed, or `None` if this is unknown or never.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Denied(refusal) | Self::TooLate(refusal) | Self::QueueFull(refusal) => {
-                refusal.retry_after.map(Duration::from)
-            }
+            Self::Denied(refusal)
+            | Self::TooLate(refusal)
+            | Self::QueueFull(refusal)
+            | Self::RetryBudget(refusal) => refusal.retry_after.map(Duration::from),
             Self::Store(error) => error.retry_after().map(Duration::from),
-            Self::Closed | Self::UnknownPolicy(_) | Self::TooManyCharges => None,
+            Self::NoRetryBudget | Self::Closed | Self::UnknownPolicy(_) | Self::TooManyCharges => {
+                None
+            }
         }
     }
 }

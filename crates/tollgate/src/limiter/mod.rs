@@ -33,6 +33,7 @@ mod acquire;
 mod builder;
 mod error;
 mod permit;
+mod polite;
 mod shared;
 mod state;
 
@@ -40,4 +41,5 @@ pub use self::acquire::Acquire;
 pub use self::builder::LimiterBuilder;
 pub use self::error::{AcquireError, Refusal, SettleError};
 pub use self::permit::Permit;
+pub use self::polite::{Polite, PoliteLayer};
 pub use self::shared::Limiter;

@@ -110,13 +110,14 @@ impl<St: Store> Limiter<St> {
     }
 
     /// Pauses a key for all processes from now on, whoever asks for it. Returns how long it is paused
-    /// then, or `None` if the limiter is not [`pausable`](super::LimiterBuilder::pausable).
+    /// then. Returns `None` if the limiter is not [`pausable`](super::LimiterBuilder::pausable), or if a
+    /// full [`MemoryStore`](crate::MemoryStore) has no room for the key.
     ///
     /// # Errors
     /// The store failed.
     pub async fn pause(&self, key: &Key, length: Duration) -> Result<Option<Duration>, StoreError> {
         let State { store, limits, face, .. } = &*self.state;
-        let Some(number) = face.pause else { return Ok(None) };
+        let Some((number, _)) = face.pause else { return Ok(None) };
         let applied = face.applied(limits, number, key, Cost::ONE);
         let block = PenaltyBlock::of(length);
         let blocked = store.block(limits.policy(&applied), &applied.key, block).await?;

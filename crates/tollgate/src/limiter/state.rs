@@ -1,7 +1,9 @@
 //! What all clones of a limiter share.
 
+use std::time::Duration;
+
 use tokio::sync::Semaphore;
-use tollgate_core::{Cost, Key};
+use tollgate_core::{Cost, Key, Policy};
 use tollgate_engine::{AppliedLimit, Limits, SubjectKind};
 
 use crate::drive::Driver;
@@ -14,10 +16,21 @@ pub(crate) struct Face {
     pub(super) queue: WaitQueue,
     /// Which policies have a single quota for all keys.
     pub(super) are_global: Box<[bool]>,
-    /// The number of the penalty that pauses a key.
-    pub(super) pause: Option<usize>,
+    /// The number of the penalty that pauses a key, and its longest pause.
+    pub(super) pause: Option<(usize, Duration)>,
+    /// How many policies come from the caller. The limiter's own policies follow.
+    pub(super) policies: usize,
+    /// The number of the retry budget.
+    pub(super) retries: Option<usize>,
     /// Has no permits. It is closed together with the limiter, which wakes its waiters.
     pub(super) closed: Semaphore,
+}
+
+impl<St> State<St> {
+    /// The policy of the retry budget.
+    pub(super) fn retries(&self) -> Option<&Policy> {
+        self.limits.iter().nth(self.face.retries?).map(|limit| &limit.policy)
+    }
 }
 
 impl Face {
@@ -30,8 +43,9 @@ impl Face {
         cost: Cost,
     ) -> AppliedLimit {
         let policy = limits.iter().nth(number).map(|limit| &limit.policy);
-        // Under a concurrency limit or a penalty, each call costs 1.
-        let is_one = policy.is_some_and(|it| it.is_concurrency() || it.is_penalty());
+        // Under a concurrency limit or a penalty, each call costs 1. A call without units is not blocked.
+        let is_one =
+            policy.is_some_and(|it| it.is_concurrency() || it.is_penalty() && cost > Cost::ZERO);
         let cost = if is_one { Cost::ONE } else { cost };
         let (kind, key) = match self.are_global[number] {
             true => (SubjectKind::Global, Key::GLOBAL),

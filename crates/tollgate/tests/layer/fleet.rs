@@ -174,17 +174,126 @@ async fn units_that_others_used_are_charged() {
 async fn low_priority_leaves_units_to_others() {
     let store = on_tokio_time();
     let policy = Policy::sliding_window_log("partner", Quota::per_minute(10)).unwrap();
-    let interactive = Limiter::builder(store.clone()).policy(policy.clone()).queue(MINUTE);
+    let interactive = Limiter::builder(store.clone()).policy(policy.clone()).queue(2 * MINUTE);
     let (interactive, batch) = (
         interactive.build().unwrap(),
-        Limiter::builder(store).policy(policy).leaving_percent(30).wait(MINUTE).build().unwrap(),
+        Limiter::builder(store)
+            .policy(policy)
+            .leaving_percent(30)
+            .wait(5 * MINUTE)
+            .build()
+            .unwrap(),
     );
     let start = Instant::now();
     let backlog: Vec<_> = (0..10).map(|_| call(&batch, start)).collect();
     settle_down().await;
+    let finished = || backlog.iter().filter(|call| call.is_finished()).count();
     for _ in 0..3 {
         assert_eq!(call(&interactive, start).await.unwrap().1, 0);
     }
-    assert_eq!(backlog.iter().filter(|call| call.is_finished()).count(), 7);
+    assert_eq!(finished(), 7);
+    // While interactive calls queue for the next minute, the backlog takes nothing.
+    let queued: Vec<_> = (0..4).map(|_| call(&interactive, start)).collect();
+    tokio::time::sleep(MINUTE / 2).await;
+    assert_eq!(finished(), 7);
     backlog.iter().for_each(JoinHandle::abort);
+    for call in queued {
+        assert_eq!(call.await.unwrap().1, 60_000);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_costs_nothing_passes_a_queue_and_a_pause() {
+    let limiter = process(&on_tokio_time()).build().unwrap();
+    drop(limiter.acquire(&key(), 1).await.unwrap());
+    limiter.pause(&key(), MINUTE).await.unwrap();
+    let behind = call(&limiter, Instant::now());
+    settle_down().await;
+    let start = Instant::now();
+    drop(limiter.acquire(&key(), 0).await.unwrap());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    behind.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_dropped_while_it_asks_for_a_pause_is_refunded() {
+    let store = Staged::new(on_tokio_time());
+    let policy = Policy::sliding_window_log("partner", Quota::new(1, SECOND)).unwrap();
+    let limiter = Limiter::builder(store.clone()).policy(policy).queue(MINUTE).pausable(MINUTE);
+    let limiter = limiter.build().unwrap();
+    let start = Instant::now();
+    drop(limiter.acquire(&key(), 1).await.unwrap());
+    let second = call(&limiter, start);
+    settle_down().await;
+    store.hold();
+    tokio::time::sleep(SECOND + SECOND / 10).await;
+    second.abort();
+    settle_down().await;
+    store.release();
+    settle_down().await;
+    assert!(limiter.try_acquire(&key(), 1).await.unwrap().is_some(), "the place was given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_and_pauses_together_are_bounded() {
+    let limiter = process(&on_tokio_time()).build().unwrap();
+    limiter.pause(&key(), MINUTE - SECOND).await.unwrap();
+    let start = Instant::now();
+    let waiting = call(&limiter, start);
+    settle_down().await;
+    limiter.pause(&key(), 4 * MINUTE).await.unwrap();
+    let (result, at) = waiting.await.unwrap();
+    assert!(matches!(result, Err(AcquireError::TooLate(_))));
+    assert!(at <= 60_000, "{at}");
+}
+
+/// A combination in which a call could not be counted when it leaves.
+#[test]
+fn builder_refuses_what_cannot_queue() {
+    let build = |policy: Policy| {
+        let limiter = Limiter::builder(on_tokio_time()).policy(each_second()).policy(policy);
+        limiter.queue(MINUTE).build().map(drop).map_err(|error| error.to_string())
+    };
+    let permits = Policy::concurrent_requests("permits", 5, MINUTE).unwrap();
+    let leaky = Policy::leaky_bucket("leaky", Quota::per_second(1)).unwrap();
+    for (policy, cure) in [(permits, "from a limiter of their own"), (leaky, "max_wait")] {
+        let error = build(policy).unwrap_err();
+        assert!(error.contains(cure), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn paused_calls_that_wait_in_the_process_keep_the_quota() {
+    let store = on_tokio_time();
+    let limiter = Limiter::builder(store).policy(log("partner", 2)).wait(2 * MINUTE);
+    let limiter = limiter.pausable(5 * MINUTE).build().unwrap();
+    let start = Instant::now();
+    let first = limiter.acquire(&key(), 1).await.unwrap();
+    first.learn(&denial(&[("retry-after", "30")])).await.unwrap();
+    let calls: Vec<_> = (0..4).map(|_| call(&limiter, start)).collect();
+    let mut left = Vec::new();
+    for call in calls {
+        left.push(call.await.unwrap().1 / 1000);
+    }
+    assert_eq!(left, [30, 60, 90, 120]);
+    // A limiter whose calls do not wait does not wait for a pause either.
+    let limiter = Limiter::builder(on_tokio_time()).policy(log("partner", 2)).pausable(MINUTE);
+    let limiter = limiter.build().unwrap();
+    limiter.pause(&key(), SECOND).await.unwrap();
+    let start = Instant::now();
+    assert!(limiter.acquire(&key(), 1).await.is_err());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_queue_for_longer_than_a_pause_lasts() {
+    let store = on_tokio_time();
+    let limiter = process(&store).pausable(SECOND).build().unwrap();
+    let start = Instant::now();
+    let calls: Vec<_> = (0..5).map(|_| call(&limiter, start)).collect();
+    for (seconds, call) in calls.into_iter().enumerate() {
+        let (permit, at) = call.await.unwrap();
+        assert!(permit.is_ok(), "{permit:?}");
+        assert_eq!(at / 1000, seconds as u128);
+    }
 }

@@ -13,6 +13,7 @@ mod extract;
 mod feedback;
 mod fit;
 mod fleet;
+mod fleet_simulation;
 mod grpc;
 mod in_flight;
 mod keys;
@@ -23,8 +24,10 @@ mod nesting;
 mod obeying;
 mod outages;
 mod penalties;
+mod polite;
 mod processes;
 mod readiness;
+mod retries;
 #[cfg(feature = "jwt-rust-crypto")]
 mod services;
 mod settling;

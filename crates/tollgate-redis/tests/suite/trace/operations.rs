@@ -244,6 +244,7 @@ impl Trace {
             return;
         }
         let length = Micros::new(self.rng.u64(0..=2 * policy.window().get()));
+        let length = (self.rng.u8(..3) > 0).then_some(length);
         let known_at = match self.rng.u8(..3) {
             0 => Timestamp::MAX,
             _ => Timestamp::from_micros(expected.now.as_micros() - self.rng.u64(..1_000)),

@@ -1,0 +1,326 @@
+//! Fleets in simulated time: callers in several processes over one store, and a service that denies
+//! calls beyond its quota. Each seed is another fleet, network and history.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fastrand::Rng;
+use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
+use tokio::select;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tollgate::feedback::Feedback;
+use tollgate::key::Key;
+use tollgate::store::TokioClock;
+use tollgate::{Limiter, MemoryStore, Policy, Quota};
+use tollgate_store_tests::{is_long, seeds};
+
+use crate::support::on_tokio_time;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A known quota is never exceeded, is used, and calls leave in the order in which they ask.
+#[test]
+fn fleet_uses_known_quota_in_order() {
+    for seed in seeds(100) {
+        let World { plan, history, .. } = run(Plan::of(seed));
+        let (denied, used) = (history.denied.len(), history.used(&plan));
+        assert_eq!(denied, 0, "seed {seed}: {plan:?}");
+        assert!(used >= 0.98, "seed {seed}: used {used} of {plan:?}");
+        assert_eq!(history.overtaken(), None, "seed {seed}: {plan:?}");
+    }
+}
+
+/// Callers that give up and processes that are killed waste at most their own places.
+#[test]
+fn leaving_callers_waste_only_their_places() {
+    for seed in seeds(100) {
+        let World { plan, history, .. } = run(Plan { leaves: true, ..Plan::of(seed) });
+        let (denied, used) = (history.denied.len(), history.used(&plan));
+        assert_eq!(denied, 0, "seed {seed}: {plan:?}");
+        assert!(used >= 0.98, "seed {seed}: used {used} of {plan:?}");
+        assert_eq!(history.overtaken(), None, "seed {seed}: {plan:?}");
+    }
+}
+
+/// The service halves its quota for a window without a word, and denies calls with a `Retry-After`.
+#[test]
+fn fleet_recovers_from_a_halved_quota() {
+    for seed in seeds(100) {
+        let World { plan, history, .. } = run(Plan { halves: true, ..Plan::of(seed) });
+        let Effects { denied, in_flight, recovered_after, used } = history.effects(&plan);
+        let figures = format!(
+            "{denied} denials, {in_flight} in flight, recovered after {recovered_after:?}, used {used}"
+        );
+        assert!(denied <= in_flight, "seed {seed}: {figures} of {plan:?}");
+        assert!(used >= 0.98, "seed {seed}: {figures} of {plan:?}");
+        // The places that fell into the pause pass unused, and the next ones may be a window later.
+        let longest = plan.window + plan.jitter + SECOND;
+        assert!(recovered_after <= longest, "seed {seed}: {figures} of {plan:?}");
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    seed: u64,
+    /// The service's.
+    quota: u64,
+    window: Duration,
+    /// The longest time until a call arrives.
+    jitter: Duration,
+    processes: usize,
+    callers: usize,
+    length: Duration,
+    /// Whether callers give up, and a process is killed.
+    leaves: bool,
+    halves: bool,
+}
+
+impl Plan {
+    fn of(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let (quota, window) = (rng.u64(1..=40), Duration::from_secs(rng.u64(10..=60)));
+        // A million calls in all seeds and tests of a long run.
+        let windows = if is_long() { (10_000 / quota).max(8) } else { 8 };
+        Self {
+            seed,
+            quota,
+            window,
+            jitter: MILLISECOND * (window.as_millis() as u32 / rng.u32(125..=1_000)),
+            processes: rng.usize(1..=8),
+            callers: quota as usize * rng.usize(3..=5) + rng.usize(1..=8),
+            length: window * windows as u32,
+            leaves: false,
+            halves: false,
+        }
+    }
+
+    /// When the quota is halved, after the start.
+    fn halved(&self) -> (Duration, Duration) {
+        let start = self.length / 4 + self.window.mul_f64(Rng::with_seed(!self.seed).f64());
+        (start, start + self.window)
+    }
+
+    fn limiter(&self, store: MemoryStore<TokioClock>) -> Limiter<MemoryStore<TokioClock>> {
+        // Tokio's timers and the ways of two calls differ by this much.
+        let window = self.window + self.jitter + 2 * MILLISECOND;
+        let policy = Policy::sliding_window_log("service", Quota::new(self.quota, window)).unwrap();
+        let builder = Limiter::builder(store).policy(policy).queue(3600 * SECOND);
+        builder.pausable(300 * SECOND).build().unwrap()
+    }
+}
+
+struct World {
+    plan: Plan,
+    start: Instant,
+    rng: Rng,
+    /// When the calls arrived that count at the service.
+    log: VecDeque<Instant>,
+    history: History,
+}
+
+/// All instants are relative to the start.
+#[derive(Default)]
+struct History {
+    asked: u64,
+    /// When each call left, and as which it had asked.
+    departures: Vec<(u64, Duration)>,
+    allowed: Vec<Duration>,
+    denied: Vec<Duration>,
+    /// The latest end of the waits that the service told.
+    told_until: Duration,
+    in_flight: usize,
+    most_in_flight: usize,
+    /// The places of callers that gave up or were killed.
+    lost: usize,
+}
+
+/// What became of a halved quota.
+struct Effects {
+    denied: usize,
+    in_flight: usize,
+    /// How long after the quota's return, and after all waits that the service had told, nine
+    /// tenths were used.
+    recovered_after: Duration,
+    /// The share of the quota used from then on.
+    used: f64,
+}
+
+fn run(plan: Plan) -> World {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let world = World {
+            plan,
+            start: Instant::now(),
+            rng: Rng::with_seed(plan.seed + 1),
+            log: VecDeque::new(),
+            history: History::default(),
+        };
+        let start = world.start;
+        let (store, world) = (on_tokio_time(), Arc::new(Mutex::new(world)));
+        let killed = Arc::new(Notify::new());
+        let mut callers = JoinSet::new();
+        let limiters: Vec<_> = (0..plan.processes).map(|_| plan.limiter(store.clone())).collect();
+        for number in 0..plan.callers {
+            let limiter = limiters[number % plan.processes].clone();
+            let (world, killed) = (Arc::clone(&world), Arc::clone(&killed));
+            let is_killed = plan.leaves && number % plan.processes == plan.processes - 1;
+            callers.spawn(async move {
+                let call = call_always(&world, &limiter);
+                if !is_killed {
+                    return call.await;
+                }
+                let mut call = Box::pin(call);
+                select! {
+                    () = &mut call => {}
+                    () = killed.notified() => {
+                        world.lock().history.lost += 1;
+                        // A killed process refunds nothing.
+                        std::mem::forget(call);
+                    }
+                }
+            });
+        }
+        sleep_until(start + plan.length / 2).await;
+        if plan.processes > 1 {
+            killed.notify_waiters();
+        }
+        sleep_until(start + plan.length).await;
+        callers.shutdown().await;
+        Arc::into_inner(world).map_or_else(|| panic!("callers left"), Mutex::into_inner)
+    })
+}
+
+/// Calls the service until the end of the run.
+async fn call_always(world: &Mutex<World>, limiter: &Limiter<MemoryStore<TokioClock>>) {
+    let key = Key::from("account");
+    loop {
+        let (ticket, patience) = world.lock().ask();
+        let mut acquiring = pin!(limiter.acquire(&key, 1));
+        let permit = select! {
+            biased;
+            permit = &mut acquiring => permit,
+            () = sleep(patience) => {
+                world.lock().history.lost += 1;
+                continue;
+            }
+        };
+        let permit = permit.expect("a place in the queue");
+        let (there, back) = world.lock().leave(ticket);
+        sleep(there).await;
+        let answer = world.lock().arrive();
+        sleep(back).await;
+        permit.learn(&answer).await.unwrap();
+        world.lock().history.in_flight -= 1;
+    }
+}
+
+impl World {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Returns the call's number, and how long it waits.
+    fn ask(&mut self) -> (u64, Duration) {
+        self.history.asked += 1;
+        let gives_up = self.plan.leaves && self.rng.u8(..16) == 0;
+        let patience = self.plan.window.mul_f64(3.0 * self.rng.f64());
+        (self.history.asked, if gives_up { patience } else { self.plan.length })
+    }
+
+    /// Returns how long the call takes to arrive, and the answer to return.
+    fn leave(&mut self, ticket: u64) -> (Duration, Duration) {
+        let now = self.now();
+        let history = &mut self.history;
+        history.departures.push((ticket, now));
+        history.in_flight += 1;
+        history.most_in_flight = history.most_in_flight.max(history.in_flight);
+        let (there, back) = (self.rng.f64(), self.rng.f64());
+        // Some answers are very late.
+        let late = if self.rng.u8(..16) == 0 { self.plan.window } else { SECOND };
+        (self.plan.jitter.mul_f64(there), late.mul_f64(back))
+    }
+
+    fn arrive(&mut self) -> Feedback {
+        let (now, plan) = (self.now(), self.plan);
+        while self.log.front().is_some_and(|oldest| oldest.elapsed() >= plan.window) {
+            self.log.pop_front();
+        }
+        let (from, until) = plan.halved();
+        let is_halved = plan.halves && (from..until).contains(&now);
+        let quota = if is_halved { (plan.quota / 2).max(1) } else { plan.quota } as usize;
+        let mut headers = HeaderMap::new();
+        let status = match self.log.len().checked_sub(quota) {
+            None => {
+                self.log.push_back(Instant::now());
+                self.history.allowed.push(now);
+                StatusCode::OK
+            }
+            Some(index) => {
+                let wait = (plan.window - self.log[index].elapsed()).as_secs() + 1;
+                self.history.denied.push(now);
+                self.history.told_until =
+                    self.history.told_until.max(now + Duration::from_secs(wait));
+                headers.insert("retry-after", wait.into());
+                StatusCode::TOO_MANY_REQUESTS
+            }
+        };
+        Feedback::read(status, &headers, SystemTime::UNIX_EPOCH)
+    }
+}
+
+impl History {
+    /// The share of the quota that was used, including lost places, since it was used up first.
+    fn used(&self, plan: &Plan) -> f64 {
+        let full = self.allowed[plan.quota as usize - 1];
+        let lost = self.lost as f64 * plan.window.as_secs_f64();
+        self.share(plan, full) + lost / usable(plan, full)
+    }
+
+    fn share(&self, plan: &Plan, from: Duration) -> f64 {
+        let counted = |at: &Duration| {
+            let (start, end) = ((*at).max(from), (*at + plan.window).min(plan.length));
+            end.saturating_sub(start).as_secs_f64()
+        };
+        self.allowed.iter().map(counted).sum::<f64>() / usable(plan, from)
+    }
+
+    /// A call that left after another that had asked later.
+    fn overtaken(&self) -> Option<(u64, Duration)> {
+        let mut departures = self.departures.clone();
+        departures.sort_unstable();
+        let mut latest = Duration::ZERO;
+        departures.into_iter().find(|(_, at)| {
+            latest = latest.max(*at);
+            // Timers fire at whole milliseconds.
+            *at + MILLISECOND < latest
+        })
+    }
+
+    fn effects(&self, plan: &Plan) -> Effects {
+        let returned = plan.halved().1.max(self.told_until);
+        let counts = |now: Duration| {
+            let counted = |at: &&Duration| **at <= now && now < **at + plan.window;
+            self.allowed.iter().filter(counted).count() as u64
+        };
+        let is_used = |now: &Duration| counts(*now) * 10 >= plan.quota * 9;
+        let later = self.allowed.iter().copied().filter(|at| *at > returned);
+        let recovered = [returned].into_iter().chain(later).find(is_used).unwrap_or(plan.length);
+        Effects {
+            denied: self.denied.len(),
+            in_flight: self.most_in_flight,
+            recovered_after: recovered - returned,
+            used: self.share(plan, recovered),
+        }
+    }
+}
+
+fn usable(plan: &Plan, from: Duration) -> f64 {
+    (plan.length - from).as_secs_f64() * plan.quota as f64
+}

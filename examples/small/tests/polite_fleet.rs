@@ -1,0 +1,49 @@
+//! Several processes share a third party's quota in one order. All counts are the third party's, by
+//! its own clock, and the margin covers the delays of a busy machine.
+#![cfg(unix)]
+
+use std::process::{Command, Output};
+
+use tollgate_test_servers::Redis;
+
+/// 40 calls in any 10 seconds, for three workers of 16 tasks.
+const SMALL: [&str; 8] = ["--quota", "40", "--window", "10", "--workers", "3", "--tasks", "16"];
+
+fn run(options: &[&str]) -> String {
+    let redis = Redis::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polite-fleet"));
+    command.args(SMALL).args(options).env("REDIS_URL", redis.url());
+    let Output { status, stdout, stderr } = command.output().expect("the example starts");
+    let (shown, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{shown}\n{errors}");
+    shown.into_owned()
+}
+
+/// The number before a text in the summary.
+fn number(shown: &str, text: &str) -> u64 {
+    let before = shown.split(text).next().expect("the text");
+    let number = before.rsplit(|c: char| !c.is_ascii_digit()).next();
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no {text}: {shown}"))
+}
+
+#[test]
+fn known_quota_is_used_in_order_without_denials() {
+    let shown = run(&[]);
+    assert_eq!(number(&shown, " × 429"), 0, "{shown}");
+    // Calls that leave at the same instant may ask again in another order.
+    assert!(number(&shown, " calls of a task between") <= 3, "{shown}");
+}
+
+#[test]
+fn fleet_recovers_after_halved_quota() {
+    let shown = run(&["--halve"]);
+    let pauses = shown.matches("all workers pause for").count();
+    assert!((1..=3).contains(&pauses), "{shown}");
+}
+
+#[test]
+fn fleet_survives_killed_worker() {
+    let shown = run(&["--kill"]);
+    assert_eq!(number(&shown, " × 429"), 0, "{shown}");
+    assert!(number(&shown, " calls of a task between") <= 3, "{shown}");
+}

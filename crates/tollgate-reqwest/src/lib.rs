@@ -41,7 +41,7 @@
 //!
 //! A request that the limiter does not allow is never sent, and fails with an
 //! [`AcquireError`](tollgate::limiter::AcquireError) in
-//! [`Error::Middleware`](reqwest_middleware::Error::Middleware). So a response with status 429 is
+//! [`Error::Middleware`]. So a response with status 429 is
 //! always the service's.
 //!
 //! # Order of middleware

@@ -176,7 +176,7 @@ impl Charged<'_> {
     /// For each charge, the request's own cost and then the other costs.
     fn queries(&self) -> Vec<Charge<'_>> {
         let costs = |applied: &AppliedLimit| [applied.cost].into_iter().chain(COSTS.map(Cost::new));
-        let query = |applied, cost| Charge { cost, ..self.rules.charge(applied) }.dry();
+        let query = |applied, cost| Charge { cost, ..Forecast::question(self.rules, applied) };
         let each = self.charges.iter().flat_map(|it| costs(it).map(move |cost| (it, cost)));
         each.map(|(applied, cost)| query(applied, cost)).collect()
     }

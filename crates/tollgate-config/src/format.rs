@@ -209,11 +209,11 @@ texts! {
         });
 
     Excess(text) -> Mode:
-        "`reject`, `annotate`, or a section with `wait` in it", r"^(reject|annotate)$" => match text
+        "`reject`, `annotate`, or a section with `wait` or `queue` in it", r"^(reject|annotate)$" => match text
     {
         "reject" => Ok(Mode::Reject),
         "annotate" => Ok(Mode::Annotate),
-        "wait" => Err("set the maximum wait: `{wait: 30s}`".to_owned()),
+        "wait" | "queue" => Err(format!("set the maximum wait: `{{{text}: 30s}}`")),
         _ => Err("there are no other values".to_owned()),
     };
 

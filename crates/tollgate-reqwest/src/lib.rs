@@ -1,8 +1,8 @@
 //! Middleware for [`reqwest`] that keeps all processes within another service's quota.
 //!
 //! Each request first gets a permit from a [`Limiter`], which counts and queues the requests of all
-//! processes that share its store. Each response tells the limiter what the service says about its
-//! limits, so that a `Retry-After` pauses all processes.
+//! processes that share its store. The middleware reads the limits in each response, so a `Retry-After`
+//! pauses all processes.
 //!
 //! ```
 //! use std::time::Duration;
@@ -46,9 +46,8 @@
 //!
 //! # Order of middleware
 //!
-//! Add a cache before this middleware, so that cached responses cost nothing, and add everything that
-//! a single attempt needs after it, for example a signature with a timestamp. A retry middleware before
-//! this one has no budget.
+//! Add a cache before this middleware, so cached responses are free. Add a signature with a timestamp
+//! after it, because each attempt needs its own signature. Another retry middleware has no budget.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The middleware in front of a service that responds as the test says, without a network.
+//! The middleware in front of a service that needs no network.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Service {
     }
 
     fn seconds(&self) -> Vec<u64> {
-        self.seen.lock().unwrap().iter().map(|(second, _)| *second).collect()
+        self.seen.lock().expect("no panic").iter().map(|(second, _)| *second).collect()
     }
 }
 
@@ -47,8 +47,8 @@ impl Middleware for Service {
     async fn handle(&self, request: Request, _: &mut Extensions, _: Next<'_>) -> Result<Response> {
         let body = request.body().and_then(Body::as_bytes).unwrap_or_default();
         let seen = (self.start.elapsed().as_secs(), String::from_utf8_lossy(body).into_owned());
-        self.seen.lock().unwrap().push(seen);
-        let (left, header, value) = &mut *self.denies.lock().unwrap();
+        self.seen.lock().expect("no panic").push(seen);
+        let (left, header, value) = &mut *self.denies.lock().expect("no panic");
         let response = http::Response::builder();
         let response = match left.checked_sub(1) {
             Some(fewer) => {
@@ -57,14 +57,14 @@ impl Middleware for Service {
             }
             None => response,
         };
-        Ok(response.body("done").unwrap().into())
+        Ok(response.body("done").expect("a response").into())
     }
 }
 
 /// Allows 2 requests a minute, and 1 retry.
 fn limiter() -> LimiterBuilder<Store> {
     let store = MemoryStore::builder().clock(TokioClock::default()).build();
-    let policy = Policy::sliding_window_log("partner", Quota::per_minute(2)).unwrap();
+    let policy = Policy::sliding_window_log("partner", Quota::per_minute(2)).expect("a policy");
     Limiter::builder(store).policy(policy).queue(2 * MINUTE).pausable(MINUTE).retries(50)
 }
 
@@ -73,12 +73,12 @@ fn client(polite: PoliteMiddleware<Store>, service: &Service) -> ClientWithMiddl
 }
 
 fn polite() -> PoliteMiddleware<Store> {
-    PoliteMiddleware::new(limiter().build().unwrap())
+    PoliteMiddleware::new(limiter().build().expect("a limiter"))
 }
 
 fn refusal(error: &Error) -> &AcquireError {
     let Error::Middleware(error) = error else { panic!("{error}") };
-    error.downcast_ref().unwrap()
+    error.downcast_ref().expect("the limiter's error")
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +111,10 @@ async fn denied_request_is_sent_again_after_the_pause() {
     let client = client(polite().retries(3), &service);
     let response = client.put(URL).body("order").send().await.unwrap();
     assert_eq!(response.status(), 200);
-    assert_eq!(*service.seen.lock().unwrap(), [(0, "order".into()), (30, "order".into())]);
+    assert_eq!(
+        *service.seen.lock().expect("no panic"),
+        [(0, "order".into()), (30, "order".into())]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,7 +158,7 @@ async fn spent_budget_returns_the_response() {
     let client = client(polite().retries(9), &service);
     let response = client.get(URL).send().await.unwrap();
     assert_eq!(response.status(), 429);
-    // One retry, as the budget says.
+    // The budget allows one retry.
     assert_eq!(service.seconds(), [0, 1]);
 }
 

@@ -207,6 +207,10 @@ fn explains_store_state_without_charging() {
         let said = explained(&waiting.replace("limit: 4", "limit: 8"), &[]).unwrap();
         assert!(said.ends_with(forecast), "{said}");
     }
+    let queue = yaml.replace("costs: {other: 4}", "costs: {other: 4}, excess: {queue: 90m}");
+    let said = explained(&queue.replace("limit: 4", "limit: 8"), &[]).unwrap();
+    assert!(said.contains("a request beyond the quota queues in the store for at most 5400 s\n"));
+    assert!(said.lines().last().unwrap().starts_with("it would pass after 59m "), "{said}");
     drop(redis);
     // Without Redis the command still prints the facts that need only the file.
     let said = explained(&yaml, &[]).unwrap_err();

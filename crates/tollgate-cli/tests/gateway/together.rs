@@ -15,7 +15,7 @@ use crate::support::{Client, Gateway, Upstream, until};
 struct Pair {
     gateways: [Gateway; 2],
     clients: [Client; 2],
-    _redis: Redis,
+    redis: Redis,
 }
 
 impl Pair {
@@ -28,7 +28,7 @@ impl Pair {
         );
         let gateways = [(); 2].map(|()| Gateway::start(&lines));
         let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
-        Self { gateways, clients, _redis: redis }
+        Self { gateways, clients, redis }
     }
 
     /// Sends a GET request to a gateway.
@@ -109,6 +109,45 @@ async fn waiting_requests_share_a_quota() {
     // With separate quotas, three requests each would take 600 ms.
     assert!(started.elapsed() >= Duration::from_millis(1_500), "{:?}", started.elapsed());
     // Requests that would wait too long are denied immediately by either gateway.
+    pair.statuses("/late", &[(0, 200), (1, 429), (0, 429)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queued_requests_have_one_order_and_one_call_each() {
+    const REQUESTS: usize = 12;
+    let upstream = Upstream::new().await;
+    let pair = Pair::start(
+        &upstream,
+        "strategy: sliding_window_log\n\
+         global: {limit: 1, window: 300ms, excess: {queue: 60s}}\n\
+         apis: [{identifier: late, path: /late, limit: 1, window: 1h, excess: {queue: 60s}}]\n",
+    );
+    let reads = || pair.redis.calls("get");
+    let (started, before) = (Instant::now(), reads());
+    let mut queued = JoinSet::new();
+    for (number, client) in pair.clients.iter().cycle().take(REQUESTS).cloned().enumerate() {
+        queued.spawn(async move { client.get(&format!("/{number}")).await.status.as_u16() });
+        until("the request has a place", async || {
+            let mut decided = upstream.seen().len();
+            for gateway in &pair.gateways {
+                let metrics = gateway.metrics().await;
+                let gauge = "tollgate_waiting_requests{policy=\"global\"} ";
+                let waiting = metrics.lines().find_map(|line| line.strip_prefix(gauge));
+                decided += waiting.map_or(0, |waiting| waiting.parse::<usize>().unwrap());
+            }
+            decided > number
+        })
+        .await;
+    }
+    assert_eq!(queued.join_all().await, [200; REQUESTS]);
+    let elapsed = started.elapsed();
+    assert!(elapsed >= Duration::from_millis(3_300), "{elapsed:?}");
+    let left: Vec<_> = upstream.seen().iter().map(|seen| seen.uri.to_string()).collect();
+    assert_eq!(left, std::array::from_fn::<_, REQUESTS, _>(|number| format!("/{number}")));
+    // A decision reads its key once. Each gateway also announces itself every second.
+    let announcements = 2 * (elapsed.as_secs() + 2);
+    assert!(reads() - before <= REQUESTS as u64 + announcements, "{}", reads() - before);
+    // Requests that would queue too long are denied immediately by either gateway.
     pair.statuses("/late", &[(0, 200), (1, 429), (0, 429)]).await;
 }
 

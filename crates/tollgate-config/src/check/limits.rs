@@ -83,9 +83,18 @@ fn write_options(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Resul
 }
 
 fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
+    let queue = limit.max_queue_time();
+    if let Some(max) = queue {
+        let max = span(max);
+        writeln!(out, "    a request beyond the quota queues in the store for at most {max}")?;
+    }
     match limit.mode {
         Mode::Wait(max) => {
-            writeln!(out, "    a denied request waits for at most {}", span(max.into()))?;
+            let denied = match queue {
+                Some(_) => "request beyond the concurrency limit",
+                None => "denied request",
+            };
+            writeln!(out, "    a {denied} waits for at most {}", span(max.into()))?;
         }
         Mode::Annotate => {
             let header = tollgate::headers::X_RATELIMIT_EXCEEDED;

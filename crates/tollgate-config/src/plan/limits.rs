@@ -3,6 +3,7 @@ use std::sync::Arc;
 use http::Method;
 use tollgate::Policy;
 use tollgate::policy::{Cost, OnStoreError};
+use tollgate::store::Micros;
 use tollgate_engine::{MethodCosts, Methods, Mode};
 use tollgate_llm::Models;
 
@@ -89,7 +90,8 @@ pub struct LimitPlan {
     pub quotas: Vec<QuotaPlan>,
     pub whose: Whose,
     pub costs: Arc<CostTable>,
-    /// What its charges do with requests beyond their quota, except for the penalty.
+    /// What its charges do with requests beyond their quota, except for the penalty. If its quotas
+    /// queue in the store, only the concurrency limit lets requests wait.
     pub mode: Mode,
     /// Whether the rate limit headers leave its policies out.
     pub hide_headers: bool,
@@ -171,8 +173,9 @@ impl LimitPlan {
     }
 
     /// What a charge does with requests beyond its quota.
-    pub const fn mode_of(&self, charge: ChargePlan<'_>) -> Mode {
+    pub fn mode_of(&self, charge: ChargePlan<'_>) -> Mode {
         match charge {
+            ChargePlan::Quota(_) if self.max_queue_time().is_some() => Mode::Reject,
             ChargePlan::Quota(_) | ChargePlan::InFlight(_) => self.mode,
             ChargePlan::Penalty(_) => self.mode.of_penalty(),
         }
@@ -185,6 +188,11 @@ impl LimitPlan {
 
     pub fn quotas_in(&self, tier: Option<usize>) -> impl Iterator<Item = &Policy> {
         self.quotas.iter().filter_map(move |quota| quota.policy_in(tier))
+    }
+
+    /// How long requests beyond its quotas queue in the store, if they do.
+    pub fn max_queue_time(&self) -> Option<Micros> {
+        self.policies().find_map(Policy::max_queue_time)
     }
 
     /// Whether it can deny requests, which limits that only shadow or annotate cannot.

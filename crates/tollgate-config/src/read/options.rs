@@ -6,7 +6,7 @@ use tollgate::Policy;
 use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, LeakyMode, Lease, Strikes};
 
-use super::super::problem::Checked;
+use super::super::problem::{Checked, Reported};
 use super::super::tables::{Concurrency, Penalty, Rules};
 use super::super::typed::{Key, Location, Setting};
 use super::context::Names;
@@ -162,6 +162,9 @@ impl LeaseOption {
             Some(Algorithm::TokenBucket { refill: tollgate::policy::Refill::Interval }) => {
                 (false, "remove it, or write `refill: greedy`")
             }
+            _ if policy.max_queue_time().is_some() => {
+                (false, "remove it, or write `excess: {wait: 30s}`")
+            }
             _ if policy.quota().calendar().is_some() => {
                 (false, "remove it, or write a `window` instead of `calendar`")
             }
@@ -172,8 +175,37 @@ impl LeaseOption {
         policy.with_lease(self.lease).map_err(|error| {
             let error = error.to_string();
             // The rest is advice for programs.
-            let what = error.split(": drop the lease").next().unwrap_or(&error);
+            let what = error.split(": drop ").next().unwrap_or(&error);
             location.error(what, cure)
         })
+    }
+}
+
+pub(super) struct QueueOption {
+    pub(super) max: Duration,
+    pub(super) key: Location,
+}
+
+impl QueueOption {
+    pub(super) fn of(&self, policy: Policy) -> Checked<Policy> {
+        let cure = match policy.algorithm() {
+            Some(Algorithm::LeakyBucket { .. }) => {
+                "write `maxWait` instead of `excess`, or `mode: meter`"
+            }
+            _ => "write `excess: {wait: 30s}`, or a `window` instead of `calendar`",
+        };
+        policy.with_queue(self.max).map_err(|error| {
+            let error = error.to_string();
+            // The rest is advice for programs.
+            let what = error.rsplit_once(": ").map_or(&*error, |(what, _)| what);
+            self.key.error(what, cure)
+        })
+    }
+
+    pub(super) fn without_quota(&self) -> Reported {
+        self.key.error(
+            "requests queue for a quota, but there is no quota",
+            "add `limit: …`, or write `excess: {wait: 30s}` for `concurrency`",
+        )
     }
 }

@@ -159,20 +159,26 @@ fn check_fronts(routes: &[(Route, Location)], limiter: &RateLimiter) {
     }
 }
 
-/// A request can wait in only one queue.
+/// A leaky bucket cannot keep a place in its queue until another policy allows the request.
 fn check_queues(limits: &RouteLimits, location: &Location) {
     let queues =
         |limit: &&LimitPlan| limit.enforces() && limit.policy().is_some_and(Policy::queues);
-    let api = limits.apis.iter().map(|api| &api.limit).find(queues);
-    let mut waiting = limits.everywhere().filter(queues).chain(api);
-    if let (Some(first), Some(second)) = (waiting.next(), waiting.next()) {
-        location.error(
-            format!(
-                "a request would wait in two queues, for `{}` and `{}`",
-                first.name, second.name
-            ),
-            "write `mode: meter` or another `strategy` for one of them",
-        );
+    let is_leaky = |limit: &&LimitPlan| limit.policy().is_some_and(Policy::is_leaky_queue);
+    for met in limits.met() {
+        let queueing: Vec<_> = met.into_iter().filter(queues).collect();
+        if let [first, second, ..] = &*queueing
+            && queueing.iter().any(is_leaky)
+        {
+            location.error(
+                format!(
+                    "a request would wait in two queues, for `{}` and `{}`",
+                    first.name, second.name
+                ),
+                "for a leaky_bucket, write another `strategy`, or `mode: meter` with \
+                 `excess: {queue: 30s}`",
+            );
+            return;
+        }
     }
 }
 

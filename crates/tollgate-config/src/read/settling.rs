@@ -10,6 +10,7 @@ use super::super::problem::Checked;
 use super::super::tables::Rules;
 use super::super::typed::{Either, Setting};
 use super::context::is_queue;
+use super::options::QueueOption;
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
 #[derive(Clone, Copy)]
@@ -26,28 +27,53 @@ impl PolicyContext {
     }
 }
 
-pub(super) fn mode(rules: &Rules, context: PolicyContext) -> Checked<Mode> {
-    let excess = excess(rules, context)?;
-    let why = match excess {
-        _ if !context.is_shadow => return Ok(excess),
-        Mode::Annotate => Some("with `shadow` no request gets a header"),
-        Mode::Wait(_) => Some("with `shadow` no request waits"),
-        Mode::Reject | Mode::Shadow => None,
-    };
-    why.inspect(|why| rules.excess.no_effect("with `shadow`", why));
-    Ok(Mode::Shadow)
+/// What a policy does with requests beyond its limits.
+#[derive(Default)]
+pub(super) struct Excess {
+    pub(super) mode: Mode,
+    /// How requests beyond a quota queue in the store. The mode is then for the concurrency limit.
+    pub(super) queue: Option<QueueOption>,
 }
 
-fn excess(rules: &Rules, context: PolicyContext) -> Checked<Mode> {
+pub(super) fn excess(rules: &Rules, context: PolicyContext) -> Checked<Excess> {
+    let excess = enforced(rules, context)?;
+    let why = match excess {
+        _ if !context.is_shadow => return Ok(excess),
+        Excess { mode: Mode::Annotate, .. } => Some("with `shadow` no request gets a header"),
+        Excess { mode: Mode::Wait(_), .. } | Excess { queue: Some(_), .. } => {
+            Some("with `shadow` no request waits")
+        }
+        Excess { mode: Mode::Reject | Mode::Shadow, queue: None } => None,
+    };
+    why.inspect(|why| rules.excess.no_effect("with `shadow`", why));
+    Ok(Excess { mode: Mode::Shadow, queue: None })
+}
+
+fn enforced(rules: &Rules, context: PolicyContext) -> Checked<Excess> {
     let key: &Setting = &rules.excess;
     let section = match rules.excess.get()? {
         Either::Other(section) => section,
-        Either::One(word) => return Ok(*word),
+        Either::One(word) => return Ok(Excess { mode: *word, queue: None }),
     };
-    let max = section.wait.value()?;
+    let (name, max, queues) = match (section.wait.value()?, section.queue.value()?) {
+        (Some(max), _) => ("wait", max, false),
+        (None, Some(max)) => ("queue", max, true),
+        (None, None) => {
+            return Err(section.info.location.error(
+                "neither `wait` nor `queue` is set",
+                "add the maximum wait, `wait: 30s` within each gateway or `queue: 30s` over all \
+                 gateways",
+            ));
+        }
+    };
     if max.is_zero() {
-        key.no_effect("with `wait: 0s`", "a request that may not wait is denied");
-        return Ok(Mode::Reject);
+        let context = format_args!("with `{name}: 0s`");
+        key.no_effect(context, "a request that may not wait is denied");
+        return Ok(Excess::default());
+    }
+    if queues {
+        let mode = if rules.concurrency.is_set() { Mode::Wait(max) } else { Mode::Reject };
+        return Ok(Excess { mode, queue: Some(QueueOption { max, key: section.queue.name() }) });
     }
     if context.queues() {
         key.name().warn(
@@ -63,7 +89,7 @@ fn excess(rules: &Rules, context: PolicyContext) -> Checked<Mode> {
             "write `onStoreError: local` or `open`, or `excess: reject`",
         );
     }
-    Ok(Mode::Wait(max))
+    Ok(Excess { mode: Mode::Wait(max), queue: None })
 }
 
 pub(super) fn counts(rules: &Rules, context: PolicyContext) -> Checked<Option<Vec<Statuses>>> {

@@ -117,8 +117,8 @@ section! {
         /// Additional quotas that apply at the same time, with the same algorithm. The second quota
         /// is the policy `NAME/2`, and so on.
         optional also: List<Bandwidth>,
-        /// How to treat a request that the policy denies: `reject`, `annotate`, or `{wait: 30s}`.
-        /// With `annotate` the request passes, and the target and the client get the header
+        /// How to treat a request that the policy denies: `reject`, `annotate`, `{wait: 30s}`, or
+        /// `{queue: 30s}`. With `annotate` the request passes, and the target and the client get the header
         /// `X-RateLimit-Exceeded` with the policy name.
         default excess: Either<format::Excess, Excess> = "reject",
         /// Counts only requests with certain responses. Every request is charged before it is

@@ -131,7 +131,7 @@ section! {
         optional deny: Subjects,
         /// The allowlist. No limit applies to these clients.
         optional allow: Subjects,
-        /// Bounds on the requests that wait at the same time because of `excess: {wait: …}`.
+        /// Bounds on the requests that wait at the same time within this gateway, because of `excess`.
         implied waiting: Waiting,
         /// How a policy treats requests while the store is unavailable.
         default on_store_error: OnError = "local",

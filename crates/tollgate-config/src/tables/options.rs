@@ -15,10 +15,19 @@ section! {
         group window: Window,
     }
 
-    /// A denied request waits until the policy allows it.
-    keys Excess = "excess" {
-        /// The maximum wait. A request that would wait longer is rejected immediately.
-        required wait: Time,
+    /// A request beyond the quota waits until the policy allows it. One of the keys is required. A
+    /// request that would wait longer than this time is rejected immediately.
+    keys Excess = "excess" either [wait queue] {
+        /// The maximum wait of requests that wait within this gateway, in order of arrival. Gateways
+        /// that share a store compete for free units.
+        optional wait: Time,
+        /// The maximum wait of requests that queue in the store, in order of arrival over all
+        /// gateways. A single call charges a request and sets when it leaves. Until then it counts
+        /// towards every `concurrency`. `waiting` does not bound these requests, but each key has at
+        /// most as many as its quota allows within this time. A leaky_bucket needs `mode: meter`.
+        /// A request beyond the policy's own `concurrency` first waits within its gateway, for up to
+        /// this time too.
+        optional queue: Time,
     }
 
     /// The responses that count. A request without a response, because the client disconnected,

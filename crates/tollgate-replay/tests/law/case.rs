@@ -29,6 +29,8 @@ pub(crate) struct Limited {
     pub(crate) is_global: bool,
     /// Whether only failures count.
     pub(crate) counts: bool,
+    /// How long requests queue in the store, in milliseconds.
+    pub(crate) max_queue_time: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,7 +68,7 @@ impl Limited {
         self.rule == Rule::Quota(Algorithm::ConcurrentRequests)
     }
 
-    fn is_queue(&self) -> bool {
+    fn is_leaky_queue(&self) -> bool {
         let Rule::Quota(Algorithm::LeakyBucket { mode }) = self.rule else { return false };
         self.mode.enforces() && matches!(mode, LeakyMode::Queue { .. })
     }
@@ -82,7 +84,14 @@ impl Limited {
                 Policy::penalty(name, strikes.forgotten_after(8 * block))
             }
         };
-        policy.unwrap()
+        self.queueing(policy.unwrap())
+    }
+
+    fn queueing(&self, policy: Policy) -> Policy {
+        match self.max_queue_time {
+            Some(time) => policy.with_queue(Duration::from_millis(time)).unwrap(),
+            None => policy,
+        }
     }
 
     /// The quota in the tier, which a penalty does not have.
@@ -110,7 +119,8 @@ impl Case {
     pub(crate) fn rules(&self) -> Vec<Arc<Limits>> {
         let rule = |limited: &Limited| {
             let policy = limited.policy();
-            let like = |quota| Policy::new(policy.name(), quota, policy.kind()).unwrap();
+            let like =
+                |quota| limited.queueing(Policy::new(policy.name(), quota, policy.kind()).unwrap());
             let in_tiers = limited.in_tier().map(like).into_iter().collect();
             engine::Limit { in_tiers, ..engine::Limit::new(policy).mode(limited.mode) }
         };
@@ -179,13 +189,24 @@ fn limited() -> impl Strategy<Value = Limited> {
         1 => Just(Mode::Shadow),
     ];
     let units = prop::array::uniform2(1_u64..5);
-    (rules, units, 1_u64..12, mode, any::<[bool; 2]>()).prop_map(
-        |(rule, units, interval, mode, [counts, is_global])| {
+    let max_queue_time = prop::option::of((1_u64..160).prop_map(|quarters| quarters * QUARTER));
+    (rules, units, 1_u64..12, mode, any::<[bool; 2]>(), max_queue_time).prop_map(
+        |(rule, units, interval, mode, [counts, is_global], max_queue_time)| {
             let mode = if let Rule::Penalty { .. } = rule { mode.of_penalty() } else { mode };
             let interval = interval * STEP;
-            let mut limited = Limited { name: 0, rule, units, interval, mode, is_global, counts };
+            let mut limited =
+                Limited { name: 0, rule, units, interval, mode, is_global, counts, max_queue_time };
+            let cannot_queue = matches!(
+                rule,
+                Rule::Penalty { .. }
+                    | Rule::Quota(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
+            );
+            // A request does not also wait for a limit under which it queues in the store.
+            if cannot_queue || mode.max_wait().is_some() {
+                limited.max_queue_time = None;
+            }
             if limited.is_permit() {
-                limited.counts = false;
+                (limited.counts, limited.max_queue_time) = (false, None);
                 if let Mode::Wait(max) = &mut limited.mode {
                     // A waiting request retries every 25 ms.
                     *max /= 10;
@@ -201,6 +222,7 @@ fn limits() -> impl Strategy<Value = Vec<Limited>> {
     prop::collection::vec(limited(), 1..4).prop_map(|mut limits| {
         let waits = limits.iter().any(|limited| limited.mode.max_wait().is_some());
         let mut has_queue = false;
+        let has_leaky_queue = limits.iter().any(Limited::is_leaky_queue);
         for (name, limited) in limits.iter_mut().enumerate() {
             limited.name = name;
             if let Rule::Penalty { of_denials } = &mut limited.rule {
@@ -208,8 +230,11 @@ fn limits() -> impl Strategy<Value = Vec<Limited>> {
                 *of_denials &= !waits;
                 limited.counts |= !*of_denials;
             }
-            if limited.is_queue() && std::mem::replace(&mut has_queue, true) {
+            if limited.is_leaky_queue() && std::mem::replace(&mut has_queue, true) {
                 limited.mode = Mode::Shadow;
+            }
+            if has_leaky_queue {
+                limited.max_queue_time = None;
             }
         }
         limits

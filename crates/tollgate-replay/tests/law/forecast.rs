@@ -1,6 +1,6 @@
 //! Forecasts of requests, each before it is charged.
 
-use tollgate_core::{Charge, Decision, Outcome, Store as _};
+use tollgate_core::{Decision, Outcome, Store as _};
 use tollgate_engine::{AppliedLimit, Conclusion, Forecast, Limits, Queue, Request, Step};
 use tollgate_memory::{ManualClock, MemoryStore};
 
@@ -16,7 +16,8 @@ impl Case {
         let forecast = |(number, at): (usize, u64)| {
             clock.set(instant(at));
             let (limits, (charges, _)) = (&rules[number], self.charges(number, &rules[number]));
-            let dry: Vec<_> = limits.charges(&charges).into_iter().map(Charge::dry).collect();
+            let dry = charges.iter().map(|applied| Forecast::question(limits, applied));
+            let dry: Vec<_> = dry.collect();
             let dry = store.decide(&dry).into_inner().unwrap();
             let forecast = Forecast::new(limits, charges.clone(), &dry);
             let arrival = limits.may_wait().then(|| Queue::new().arrive(0));
@@ -49,6 +50,11 @@ impl Case {
 fn is_foretold(limits: &Limits, applied: &AppliedLimit, dry: Decision) -> bool {
     let (policy, decision) = (limits.policy(applied), applied.decision);
     match decision.outcome {
+        // The numbers are those at the end of the delay, which is the longest of all policies.
+        outcome if limits.charge(applied).queue.is_some() => {
+            let delay = dry.retry_after().unwrap_or_default();
+            !matches!(outcome, Outcome::Allow { .. }) || decision.delay() >= delay
+        }
         // A denial may have been a strike.
         Outcome::Deny { .. } | Outcome::WouldAllow if policy.counts_denials() => {
             decision.limit == dry.limit && decision.remaining <= dry.remaining

@@ -88,6 +88,7 @@ fn a_client_takes_half_of_the_places_in_both() {
         mode: Mode::Wait(Duration::from_secs(30)),
         is_global: false,
         counts: false,
+        max_queue_time: None,
     };
     let answers = waits(limited, 4, vec![sent(1); 6]);
     // A second and two seconds after the first request.
@@ -104,8 +105,28 @@ fn permits_pass_to_the_next_request_in_both() {
         mode: Mode::Wait(Duration::from_secs(4)),
         is_global: true,
         counts: false,
+        max_queue_time: None,
     };
     let answers = waits(limited, 9, vec![Sent { duration: 1_100, ..sent(1) }; 5]);
     // The first response ends after 1100 ms, and the next request asks every 25 ms.
     assert_eq!(answers, [Some(0), Some(1_100), Some(2_199), Some(3_298), None]);
+}
+
+#[test]
+fn requests_queue_in_the_store_in_both() {
+    let limited = Limited {
+        name: 0,
+        rule: Rule::Quota(Algorithm::FixedWindowCounter),
+        units: [2, 2],
+        interval: 1_000,
+        mode: Mode::Reject,
+        is_global: true,
+        counts: false,
+        max_queue_time: Some(3_300),
+    };
+    let waits = waits(limited, 1, vec![sent(100); 8]);
+    // Windows of two seconds with two requests each, and at most 3.3 seconds in the queue.
+    let expected =
+        [0, 0, 1_700, 1_600].map(Some).into_iter().chain([None, None, Some(3_300), Some(3_200)]);
+    assert!(expected.eq(waits.iter().copied()), "{waits:?}");
 }

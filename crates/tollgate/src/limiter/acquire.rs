@@ -90,9 +90,9 @@ impl<St: Store> Acquire<St> {
             let mut decided = Decided { charges: self.charges.clone(), follow_up: None };
             decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let decided = attempt(&self.state, decided, patience).await?;
-            let mut unused = Unused(Some(Permit::new(self, decided)));
+            let unused = Unused::new(Permit::new(self, decided));
             let is_paused = asked.elapsed() >= RECHECK && unused.is_paused().await;
-            let permit = unused.0.take().expect("a permit is taken once");
+            let permit = unused.used();
             if !is_paused {
                 return Ok(permit);
             }
@@ -153,9 +153,18 @@ impl<St: Store> Acquire<St> {
 }
 
 /// A permit that is refunded if it is dropped before the call.
-struct Unused<St: Store>(Option<Permit<St>>);
+pub(super) struct Unused<St: Store>(Option<Permit<St>>);
 
 impl<St: Store> Unused<St> {
+    pub(super) const fn new(permit: Permit<St>) -> Self {
+        Self(Some(permit))
+    }
+
+    /// The call happens.
+    pub(super) fn used(mut self) -> Permit<St> {
+        self.0.take().expect("a permit is taken once")
+    }
+
     async fn is_paused(&self) -> bool {
         match &self.0 {
             Some(permit) => permit.is_paused().await,

@@ -16,15 +16,15 @@ use tollgate_core::{Key, Store};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::acquire::RECHECK;
+use super::acquire::{RECHECK, Unused};
 use super::error::AcquireError;
 use super::permit::Permit;
 use super::shared::Limiter;
 use crate::RequestHead;
 use crate::feedback::Feedback;
 
-/// Tower layer around a client for another service: each request waits for a permit, and each response
-/// [tells the limiter](Permit::learn) what the service says about its limits.
+/// Tower layer around a client for another service: each request waits for a permit, and the limiter
+/// [learns](Permit::learn) the service's limits from each response.
 ///
 /// A request that the limiter does not allow is never sent, and fails with an [`AcquireError`] in a
 /// `Box<dyn Error>`. So a response with status 429 is always the service's. The permit is in the
@@ -120,17 +120,19 @@ pub struct Polite<S, St: Store> {
     limiter: Limiter<St>,
     key: CallKey,
     /// In a lock that is never taken, because the future is not `Sync`.
-    waiting: Mutex<Option<BoxFuture<Result<Permit<St>, AcquireError>>>>,
-    reserved: Option<Reserved<St>>,
+    waiting: Mutex<Option<BoxFuture<Acquired<Permit<St>>>>>,
+    /// A permit or an error for the next request, and since when.
+    reserved: Option<(Acquired<Unused<St>>, Instant)>,
 }
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Acquired<P> = Result<P, AcquireError>;
 type BoxError = Box<dyn Error + Send + Sync>;
 
 impl<S, St: Store> Polite<S, St> {
     /// Waits until there is a permit, or an error for the next request.
     fn poll_permit(&mut self, key: &Key, cx: &mut Context<'_>) -> Poll<()> {
-        while self.reserved.as_ref().is_none_or(|it| it.at.elapsed() >= RECHECK) {
+        while self.reserved.as_ref().is_none_or(|(_, at)| at.elapsed() >= RECHECK) {
             self.reserved = None;
             let waiting = self.waiting.get_mut();
             let future = waiting.get_or_insert_with(|| {
@@ -139,7 +141,7 @@ impl<S, St: Store> Polite<S, St> {
             });
             let result = ready!(future.as_mut().poll(cx));
             *waiting = None;
-            self.reserved = Some(Reserved::new(result));
+            self.reserved = Some((result.map(Unused::new), Instant::now()));
         }
         Poll::Ready(())
     }
@@ -177,14 +179,14 @@ where
         }
         Box::pin(async move {
             let permit = match reserved {
-                Some(reserved) => reserved,
+                Some((permit, _)) => permit?,
                 None => {
-                    let permit = Reserved::new(limiter.acquire(&key, 1).await);
+                    let permit = Unused::new(limiter.acquire(&key, 1).await?);
                     poll_fn(|cx| inner.poll_ready(cx)).await.map_err(Into::into)?;
                     permit
                 }
             };
-            let permit = permit.take()?;
+            let permit = permit.used();
             let mut response = inner.call(request).await.map_err(Into::into)?;
             if let Some(feedback) = Feedback::of(&response, SystemTime::now()) {
                 // The event that reports a failure is enough.
@@ -197,39 +199,12 @@ where
 }
 
 /// Waits for as long as the limiter denies the call, but not for a store that fails.
-async fn until_acquired<St: Store>(
-    limiter: &Limiter<St>,
-    key: &Key,
-) -> Result<Permit<St>, AcquireError> {
+async fn until_acquired<St: Store>(limiter: &Limiter<St>, key: &Key) -> Acquired<Permit<St>> {
     loop {
         let result = limiter.acquire(key, 1).await;
         match result.as_ref().err().and_then(AcquireError::retry_after) {
             Some(wait) => sleep(wait).await,
             None => return result,
-        }
-    }
-}
-
-/// A permit that is refunded if it is dropped before its call.
-struct Reserved<St: Store> {
-    permit: Option<Result<Permit<St>, AcquireError>>,
-    at: Instant,
-}
-
-impl<St: Store> Reserved<St> {
-    fn new(permit: Result<Permit<St>, AcquireError>) -> Self {
-        Self { permit: Some(permit), at: Instant::now() }
-    }
-
-    fn take(mut self) -> Result<Permit<St>, AcquireError> {
-        self.permit.take().expect("a permit is taken once")
-    }
-}
-
-impl<St: Store> Drop for Reserved<St> {
-    fn drop(&mut self) {
-        if let Some(Ok(permit)) = self.permit.take() {
-            permit.refund();
         }
     }
 }

@@ -229,7 +229,7 @@ async fn client_layers_share_a_queue_in_the_store() {
         }));
         settle_down().await;
     }
-    // The last would leave after 3 minutes, so it is rejected at once, and marked.
+    // The last would leave after 3 minutes, so it is rejected immediately, and marked.
     let (status, at, response) = calls.pop().unwrap().await.unwrap();
     assert_eq!((status, at), (429, 0));
     assert!(response.extensions().get::<OwnDenial>().is_some());

@@ -127,7 +127,7 @@ async fn corrections_know_the_budget() {
     // A call that costs more than the budget's capacity takes all of it.
     let permit = limiter.acquire(&key(), 5).await.unwrap().retry().await.unwrap();
     assert_eq!(remaining(&limiter, "partner-retries").await, 0);
-    // The actual cost says nothing about the number of retries.
+    // The budget counts retries, regardless of their actual cost.
     permit.settle(1).await.unwrap();
     assert_eq!(remaining(&limiter, "partner-retries").await, 0);
     assert_eq!(remaining(&limiter, "partner").await, 14);

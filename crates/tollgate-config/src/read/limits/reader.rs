@@ -11,10 +11,10 @@ use super::super::super::tables::Policy as PolicyKeys;
 use super::super::super::typed::Setting;
 use super::super::context::{FileContext, inherited, is_bucket};
 use super::super::costs;
-use super::super::options::{self, LeaseOption, PenaltyTarget};
+use super::super::options::{self, LeaseOption, PenaltyTarget, QueueOption};
 use super::super::policy::{self, Section};
 use super::super::quotas::{self, Quotas};
-use super::super::settling::{self, PolicyContext};
+use super::super::settling::{self, Excess, PolicyContext};
 use crate::plan::{CostTable, LimitPlan, PathMatch, PenaltyPlan, QuotaPlan, Whose};
 
 pub(super) struct LimitReader<'a, 'b> {
@@ -72,11 +72,11 @@ impl<'a> LimitReader<'a, '_> {
         let (on_store_error, shed) = (on_store_error?, shed?);
         let can_fail = self.file.can_fail;
         let context = PolicyContext { algorithm, on_store_error, is_shadow, can_fail };
-        let mode = settling::mode(rules, context);
+        let excess = settling::excess(rules, context);
         let counts = settling::counts(rules, context);
         let reserve = settling::reserve(rules, context);
         let lease = options::lease(rules, can_fail);
-        let (mode, counts) = (mode?, counts?);
+        let (Excess { mode, queue }, counts) = (excess?, counts?);
         let target = PenaltyTarget { whose, mode, counts: counts.as_ref() };
         let in_flight = options::in_flight(&rules.concurrency, name?, &self.file.names);
         let penalty = options::penalty(rules, name?, &target, &self.file.names);
@@ -97,7 +97,7 @@ impl<'a> LimitReader<'a, '_> {
             in_flight: in_flight?,
             penalty: penalty?,
         };
-        Ok(LimitOptions { limit, on_store_error, shed, lease: lease? })
+        Ok(LimitOptions { limit, on_store_error, shed, queue, lease: lease? })
     }
 
     /// A request that costs more than the capacity would always be denied.
@@ -144,13 +144,14 @@ pub(super) struct LimitOptions {
     limit: LimitPlan,
     on_store_error: OnStoreError,
     shed: Option<OnStoreError>,
+    queue: Option<QueueOption>,
     lease: Option<LeaseOption>,
 }
 
 impl LimitOptions {
     /// The limit with these quotas.
     pub(super) fn limit(self, mut quotas: Vec<QuotaPlan>) -> Checked<LimitPlan> {
-        let Self { mut limit, on_store_error, shed, lease } = self;
+        let Self { mut limit, on_store_error, shed, queue, lease } = self;
         let with_failures = |policy: Policy| {
             let policy = policy.with_on_store_error(on_store_error);
             shed.into_iter().fold(policy, Policy::with_shed)
@@ -161,6 +162,9 @@ impl LimitOptions {
             failures,
         });
         if quotas.is_empty() {
+            if let Some(queue) = queue {
+                return Err(queue.without_quota());
+            }
             // A concurrency limit counts requests, not their cost.
             limit.costs = Arc::new(CostTable::flat(Cost::ONE));
             limit.counts = None;
@@ -168,11 +172,14 @@ impl LimitOptions {
         }
         for quota in &mut quotas {
             for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
-                let failing = with_failures(policy.clone());
-                *policy = match &lease {
-                    Some(lease) => lease.of(failing)?,
-                    None => failing,
-                };
+                let mut of_limit = with_failures(policy.clone());
+                if let Some(queue) = &queue {
+                    of_limit = queue.of(of_limit)?;
+                }
+                if let Some(lease) = &lease {
+                    of_limit = lease.of(of_limit)?;
+                }
+                *policy = of_limit;
             }
         }
         limit.quotas = quotas;

@@ -299,6 +299,40 @@ fn excess_and_reserve_are_read() {
 }
 
 #[test]
+fn excess_queues_in_every_quota() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  client: {limit: 50, windowSeconds: 60, excess: {queue: 20s}, also: [{limit: 9, window: 1s}]}
+  tiers: {pro: {limit: 90, windowSeconds: 60}}
+  apis:
+    - {identifier: a, path: /a, share: 1/10, excess: {queue: 5s}, penalty: {strikes: 5, within: 1m}}
+    - {identifier: b, path: /b, limit: 9, windowSeconds: 60, excess: {queue: 5s}, shadow: true}
+    - {identifier: c, path: /c, limit: 9, windowSeconds: 60, excess: {queue: 0s}}
+    - {identifier: d, path: /d, limit: 9, windowSeconds: 60, strategy: leaky_bucket, mode: meter,
+       excess: {queue: 5s}, concurrency: 5}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let client = limits.client.as_ref().unwrap();
+    let times = |limit: &LimitPlan| {
+        let times = limit.policies().map(|policy| policy.max_queue_time().map(Duration::from));
+        times.collect::<Vec<_>>()
+    };
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(times(client), [seconds(20); 3]);
+    assert_eq!(client.mode, Mode::Reject);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|number| &limits.apis[number].limit);
+    assert_eq!((times(a), times(d)), (vec![seconds(5); 3], vec![seconds(5)]));
+    assert_eq!((times(b), b.mode), (vec![None], Mode::Shadow));
+    assert_eq!((times(c), c.mode), (vec![None], Mode::Reject));
+    // Requests beyond the concurrency limit wait in the gateway.
+    assert_eq!(d.in_flight.as_ref().unwrap().max_queue_time(), None);
+    let modes: Vec<_> = d.charges().map(|charge| d.mode_of(charge)).collect();
+    assert_eq!(modes, [Mode::Reject, Mode::Wait(Duration::from_secs(5))]);
+}
+
+#[test]
 fn leaky_client_limit_meters_if_an_api_queues() {
     let limits = |client: &str, apis: &str| {
         let plan = plan(&format!(

@@ -1,22 +1,28 @@
 //! Several processes share a third party's quota in one order. All counts are the third party's, by
-//! its own clock, and the margin covers the delays of a busy machine.
+//! its own clock. If a busy machine delays processes by more than the margin, calls arrive closer
+//! together than they left, so the run proves nothing.
 #![cfg(unix)]
 
 use std::process::{Command, Output};
 
-use tollgate_test_servers::Redis;
+use tollgate_test_servers::{Redis, skip};
 
 /// 40 calls in any 10 seconds, for three workers of 16 tasks.
 const SMALL: [&str; 8] = ["--quota", "40", "--window", "10", "--workers", "3", "--tasks", "16"];
 
-fn run(options: &[&str]) -> String {
+/// Returns what the example prints, unless the machine was too busy.
+fn run(options: &[&str]) -> Option<String> {
     let redis = Redis::start();
     let mut command = Command::new(env!("CARGO_BIN_EXE_polite-fleet"));
     command.args(SMALL).args(options).env("REDIS_URL", redis.url());
     let Output { status, stdout, stderr } = command.output().expect("the example starts");
     let (shown, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    if number(&shown, " ms behind") > 100 {
+        skip("the machine is too busy");
+        return None;
+    }
     assert!(status.success(), "{shown}\n{errors}");
-    shown.into_owned()
+    Some(shown.into_owned())
 }
 
 /// The number before a text in the summary.
@@ -28,7 +34,7 @@ fn number(shown: &str, text: &str) -> u64 {
 
 #[test]
 fn known_quota_is_used_in_order_without_denials() {
-    let shown = run(&[]);
+    let Some(shown) = run(&[]) else { return };
     assert_eq!(number(&shown, " × 429"), 0, "{shown}");
     // Calls that leave at the same instant may ask again in another order.
     assert!(number(&shown, " calls of a task between") <= 3, "{shown}");
@@ -36,14 +42,14 @@ fn known_quota_is_used_in_order_without_denials() {
 
 #[test]
 fn fleet_recovers_after_halved_quota() {
-    let shown = run(&["--halve"]);
+    let Some(shown) = run(&["--halve"]) else { return };
     let pauses = shown.matches("all workers pause for").count();
     assert!((1..=3).contains(&pauses), "{shown}");
 }
 
 #[test]
 fn fleet_survives_killed_worker() {
-    let shown = run(&["--kill"]);
+    let Some(shown) = run(&["--kill"]) else { return };
     assert_eq!(number(&shown, " × 429"), 0, "{shown}");
     assert!(number(&shown, " calls of a task between") <= 3, "{shown}");
 }

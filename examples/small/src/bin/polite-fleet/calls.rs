@@ -21,6 +21,8 @@ pub(super) struct Calls {
     tasks: HashMap<String, (u64, HashMap<String, u64>)>,
     /// The most calls of a task between two calls of another.
     pub(super) most_between: u64,
+    /// How late the machine woke this process.
+    pub(super) longest_stall: Duration,
 }
 
 /// The part of the run: the quota is halved in the second. A pause may last until the end of the
@@ -63,6 +65,7 @@ impl Calls {
             most_in_flight: 0,
             tasks: HashMap::new(),
             most_between: 0,
+            longest_stall: Duration::ZERO,
         }
     }
 

@@ -47,6 +47,7 @@ async fn main() -> Fallible<ExitCode> {
     let options = Options { url, ..options };
     let third_party = ThirdParty::new(&options);
     tokio::spawn(axum::serve(listener, third_party.router()).into_future());
+    tokio::spawn(third_party.clone().watch_stalls());
     let start = |worker| match &redis {
         Some(_) => Worker::process(&options, worker),
         None => Ok(Worker::task(store.clone(), options.clone(), worker)),

@@ -16,6 +16,10 @@ impl Calls {
         let (denied, in_flight) = (self.sum(|part| part.denied), self.most_in_flight as u64);
         println!("at most {in_flight} calls in flight");
         println!("at most {} calls of a task between two of another", self.most_between);
+        println!(
+            "at most {} ms behind, because the machine was busy",
+            self.longest_stall.as_millis()
+        );
         let mut parts = self.parts;
         if self.options.kill {
             // The places of a killed worker pass unused, one for each of its tasks.

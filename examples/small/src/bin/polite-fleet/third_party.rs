@@ -36,6 +36,18 @@ impl ThirdParty {
         calls
     }
 
+    /// Notes how late a busy machine runs this process. The margin cannot cover all of that.
+    pub(super) async fn watch_stalls(self) {
+        let pause = Duration::from_millis(20);
+        loop {
+            let slept = Instant::now();
+            sleep(pause).await;
+            let stall = slept.elapsed().saturating_sub(pause);
+            let mut calls = self.calls();
+            calls.longest_stall = calls.longest_stall.max(stall);
+        }
+    }
+
     async fn answer(&self, headers: &HeaderMap) -> Response {
         let task = headers["user-agent"].to_str().unwrap_or_default();
         let answer = self.calls().arrive(task);

@@ -32,6 +32,7 @@
 mod acquire;
 mod builder;
 mod error;
+mod learn;
 mod permit;
 mod polite;
 mod shared;

@@ -22,7 +22,7 @@ use crate::layer::Verdicts;
 pub struct Acquire<St: Store> {
     pub(super) state: Arc<State<St>>,
     /// Undecided.
-    charges: Charges,
+    pub(super) charges: Charges,
     patience: Micros,
     /// When `patience` ends, from the first wait on.
     deadline: Option<Instant>,
@@ -77,6 +77,9 @@ impl<St: Store> Acquire<St> {
         if let Some((pause, _)) = self.state.face.pause {
             self.push_own(pause, Cost::ONE);
         }
+        if let Some(rate) = &self.state.face.rate {
+            self.push_own(rate.number, Cost::ZERO);
+        }
         if let Some(error) = self.invalid {
             return Err(error);
         }
@@ -87,9 +90,12 @@ impl<St: Store> Acquire<St> {
             let asked = Instant::now();
             let left = self.deadline.map(|at| at.saturating_duration_since(asked).into());
             let patience = left.unwrap_or(Micros::MAX);
-            let mut decided = Decided { charges: self.charges.clone(), follow_up: None };
+            let mut decided = Decided { charges: self.at_rate(), follow_up: None };
             decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let decided = attempt(&self.state, decided, patience).await?;
+            if let (Some(rate), Some(bucket)) = (&self.state.face.rate, self.state.rate(&decided)) {
+                rate.learn(&bucket.key, bucket.decision.remaining);
+            }
             let unused = Unused::new(Permit::new(self, decided));
             let is_paused = asked.elapsed() >= RECHECK && unused.is_paused().await;
             let permit = unused.used();
@@ -99,6 +105,19 @@ impl<St: Store> Acquire<St> {
             // The calls behind this one keep their instants, so it asks for a new one.
             self = permit.into_refunded().await;
         }
+    }
+
+    /// The charges at the rate that the service can take.
+    fn at_rate(&self) -> Charges {
+        let State { face, limits, .. } = &*self.state;
+        let mut charges = self.charges.clone();
+        let Some(rate) = &face.rate else { return charges };
+        let bucket = charges.iter().find(|it| usize::from(it.limit) == rate.number);
+        let Some(key) = bucket.map(|bucket| bucket.key.clone()) else { return charges };
+        for applied in charges.iter_mut().filter(|it| face.is_rate(limits, it)) {
+            applied.cost = rate.cost(&key, applied.cost, limits.policy(applied).capacity());
+        }
+        charges
     }
 
     /// The longest of all waits together: the caller's, or the shortest queue's.

@@ -6,14 +6,17 @@ use tollgate_core::{Charge, Cost, Micros, PenaltyBlock, Store, StoreError};
 use tollgate_engine::AppliedLimit;
 
 use super::permit::Permit;
+use super::rate::Rate;
 use super::state::State;
 use crate::feedback::{Feedback, Pause, ServerQuota};
+use crate::observe::PauseSource;
 
 impl<St: Store> Permit<St> {
     /// Applies what the called service's response says about its own limits, for all processes.
     ///
     /// * A denial pauses the key until the service's instant. If the service names none, the pause
     ///   starts with a second, and doubles with each further denial.
+    /// * With [`adaptive`](super::LimiterBuilder::adaptive), such a denial halves the rate, too.
     /// * If the service says that fewer units remain than here, because someone else uses them, the
     ///   difference is charged. With several policies, this needs a quota with the policy's name, such
     ///   as `tokens`.
@@ -27,15 +30,16 @@ impl<St: Store> Permit<St> {
     /// it, too.
     pub async fn learn(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
         let paused = self.pause_for(feedback).await;
+        let slowed = self.slow_down(feedback).await;
         let lowered = self.lower(feedback.quotas()).await;
-        let result = lowered.and(paused);
+        let result = slowed.and(lowered).and(paused);
         result.inspect_err(|error| {
             tracing::warn!(target: "tollgate", %error, "a response's limits are not shared");
         })
     }
 
     async fn pause_for(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
-        let State { store, limits, face, .. } = self.state();
+        let State { store, limits, face, telemetry, .. } = self.state();
         let longest = face.pause.map_or(Duration::ZERO, |(_, longest)| longest);
         let pause = feedback.pause_at_most(longest);
         let Some(paused) = self.pause().filter(|_| pause.is_some() || feedback.is_denial()) else {
@@ -47,29 +51,46 @@ impl<St: Store> Permit<St> {
         let block = PenaltyBlock { length, known_at: left_at };
         let blocked = store.block(policy, key, block).await?.map(Duration::from);
         if let Some(length) = blocked {
-            let (policy, header) = (policy.name(), pause.as_ref().map(|it| it.header().as_str()));
-            tracing::info!(target: "tollgate", policy, ?length, header, "paused by the service");
+            let header = pause.as_ref().map(|it| it.header().as_str());
+            let source = header.map_or(PauseSource::Unnamed, PauseSource::Header);
+            telemetry.paused(limits, paused, length, source);
             if let Some(pause) = pause.filter(Pause::is_capped) {
-                let requested = pause.requested();
+                let (policy, requested) = (policy.name(), pause.requested());
                 tracing::warn!(target: "tollgate", policy, ?requested, ?length, "capped a pause");
             }
         }
         Ok(blocked)
     }
 
+    /// Halves the rate that this call has seen, if the service names no wait.
+    async fn slow_down(&self, feedback: &Feedback) -> Result<(), StoreError> {
+        let State { store, limits, .. } = self.state();
+        let is_unnamed = feedback.is_denial() && feedback.pause().is_none();
+        let Some(bucket) = self.state().rate(&self.decided).filter(|_| is_unnamed) else {
+            return Ok(());
+        };
+        let half = Rate::halved(bucket.decision.remaining);
+        let charge = limits.charge(bucket);
+        let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
+        let excess = Cost::new(peek.decisions()[0].remaining.saturating_sub(half));
+        if excess > Cost::ZERO {
+            // Only if this leaves half: another process may have halved it meanwhile.
+            store.decide(&[Charge { cost: excess, ..charge }.leaving(Cost::new(half))]).await?;
+            let policy = limits.policy(bucket).name();
+            tracing::info!(target: "tollgate", policy, permille = half, "lowered the rate");
+        }
+        Ok(())
+    }
+
     /// Charges the units that someone else has used.
     async fn lower(&self, quotas: &[ServerQuota]) -> Result<(), StoreError> {
-        let State { store, limits, face, .. } = self.state();
-        let is_rate = |it: &&AppliedLimit| {
-            let policy = limits.policy(it);
-            let is_callers = usize::from(it.limit) < face.policies;
-            is_callers && !policy.is_penalty() && !policy.is_concurrency()
-        };
-        let rates = || self.decided.charges.iter().filter(is_rate);
+        let State { store, limits, face, telemetry, .. } = self.state();
+        let rates = || self.decided.charges.iter().filter(|it| face.is_rate(limits, it));
         let is_alone = rates().count() == 1;
         for applied in rates() {
             let name = limits.policy(applied).name();
-            let Some(remaining) = remaining_of(quotas, name, is_alone) else { continue };
+            let Some((granted, remaining)) = units_of(quotas, name, is_alone) else { continue };
+            telemetry.service_said(applied.limit, granted, remaining);
             if applied.decision.remaining <= remaining {
                 continue;
             }
@@ -110,13 +131,14 @@ impl<St: Store> Permit<St> {
     }
 }
 
-/// What the service says to remain under a policy: in the quota with the policy's name or, for the only
+/// The limit and the remaining units that the service states for a policy: in the quota with the policy's name or, for the only
 /// policy, in the quota without a name or in the only quota.
-fn remaining_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<u64> {
+fn units_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<(Option<u64>, u64)> {
     let named = |name: &str| quotas.iter().find(|quota| quota.name() == name);
     let only = || if let [only] = quotas { Some(only) } else { None };
     let quota = named(policy).or_else(|| named("default").or_else(only).filter(|_| is_alone))?;
     // A limit of 0 does not apply, and a soft limit allows calls although nothing remains.
     let applies = quota.limit() != Some(0) && (quota.remaining() != Some(0) || quota.is_used_up());
-    quota.remaining().filter(|_| applies)
+    let remaining = quota.remaining().filter(|_| applies)?;
+    Some((quota.limit(), remaining))
 }

@@ -35,6 +35,7 @@ mod error;
 mod learn;
 mod permit;
 mod polite;
+mod rate;
 mod shared;
 mod state;
 

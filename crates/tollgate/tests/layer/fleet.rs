@@ -147,6 +147,54 @@ async fn denials_without_a_wait_pause_ever_longer() {
     assert_eq!(gaps, [1, 2, 4, 8]);
 }
 
+/// The service names no wait, so each denial halves the rate of all processes, once for all calls that
+/// were on their way.
+#[tokio::test(start_paused = true)]
+async fn adaptive_rate_falls_at_denials_and_rises_evenly() {
+    let store = on_tokio_time();
+    let policy = Policy::token_bucket("partner", Quota::new(100, 1_000 * SECOND)).unwrap();
+    let process = || {
+        let builder = Limiter::builder(store.clone()).policy(policy.clone());
+        builder.adaptive(100 * SECOND).build().unwrap()
+    };
+    let (one, two) = (process(), process());
+    let cost_of = async |limiter: &Limiter<_>, asked: u64| {
+        let before =
+            limiter.peek(&key()).await.unwrap().get("partner").unwrap().decision().remaining;
+        let permit = limiter.acquire(&key(), asked).await.unwrap();
+        (before - permit.verdicts().get("partner").unwrap().decision().remaining, permit)
+    };
+    let (cost, early) = cost_of(&one, 1).await;
+    let (_, late) = cost_of(&two, 1).await;
+    assert_eq!(cost, 1);
+    // Both left at the full rate.
+    early.learn(&denial(&[])).await.unwrap();
+    late.learn(&denial(&[])).await.unwrap();
+    // Another process learns it from its next decision.
+    drop(cost_of(&two, 1).await);
+    let (cost, permit) = cost_of(&two, 10).await;
+    assert_eq!(cost, 20, "half of the rate");
+    // The charge is settled at the same rate.
+    permit.settle(4).await.unwrap();
+    let left = two.peek(&key()).await.unwrap().get("partner").unwrap().decision().remaining;
+    assert_eq!(left, 100 - 3 - 8);
+    drop(cost_of(&one, 1).await);
+    let (_, permit) = cost_of(&one, 1).await;
+    permit.learn(&denial(&[])).await.unwrap();
+    drop(cost_of(&one, 1).await);
+    assert_eq!(cost_of(&one, 5).await.0, 20, "a quarter");
+    // A named wait needs no guess.
+    let (_, permit) = cost_of(&one, 1).await;
+    permit.learn(&denial(&[("retry-after", "1")])).await.unwrap();
+    // From a quarter to three quarters.
+    tokio::time::advance(50 * SECOND).await;
+    drop(cost_of(&one, 1).await);
+    assert_eq!(cost_of(&one, 12).await.0, 16);
+    tokio::time::advance(100 * SECOND).await;
+    drop(cost_of(&one, 1).await);
+    assert_eq!(cost_of(&one, 7).await.0, 7, "the whole rate");
+}
+
 #[tokio::test(start_paused = true)]
 async fn units_that_others_used_are_charged() {
     let policy = Policy::sliding_window_log("partner", Quota::per_minute(100)).unwrap();

@@ -109,7 +109,7 @@ async fn charge_settles_once() {
     let (_, store) = memory();
     let policy = log("all", 9);
     let admin = admin(&layer(&store, [Limit::global(policy.clone())]));
-    let verdict = store.charge(&policy, &tollgate::key::Key::GLOBAL, 6.into()).await.unwrap();
+    let verdict = store.charge(&policy, &Key::GLOBAL, 6.into()).await.unwrap();
     let Outcome::Allow { charged_at, .. } = verdict.decisions()[0].outcome else { panic!() };
     let settle = |id: &str| {
         json!({"id": id, "cost": 6, "charged_at": charged_at.as_micros(), "actual": 2}).to_string()

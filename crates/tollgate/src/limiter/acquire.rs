@@ -11,6 +11,7 @@ use tollgate_core::{Cost, Key, Micros, Policy, Store};
 use tollgate_engine::{AppliedLimit, Charges, Limits, Rejection};
 
 use super::error::{AcquireError, Refusal};
+use super::learn::Turn;
 use super::permit::Permit;
 use super::state::State;
 use crate::drive::{Decided, Progress};
@@ -90,34 +91,19 @@ impl<St: Store> Acquire<St> {
             let asked = Instant::now();
             let left = self.deadline.map(|at| at.saturating_duration_since(asked).into());
             let patience = left.unwrap_or(Micros::MAX);
-            let mut decided = Decided { charges: self.at_rate(), follow_up: None };
+            let mut decided = Decided { charges: self.charges.clone(), follow_up: None };
             decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let decided = attempt(&self.state, decided, patience).await?;
-            if let (Some(rate), Some(bucket)) = (&self.state.face.rate, self.state.rate(&decided)) {
-                rate.learn(&bucket.key, bucket.decision.remaining);
-            }
             let unused = Unused::new(Permit::new(self, decided));
-            let is_paused = asked.elapsed() >= RECHECK && unused.is_paused().await;
+            let turn = unused.turn(asked.elapsed() >= RECHECK).await;
             let permit = unused.used();
-            if !is_paused {
-                return Ok(permit);
-            }
-            // The calls behind this one keep their instants, so it asks for a new one.
-            self = permit.into_refunded().await;
+            self = match turn {
+                Turn::Used => return Ok(permit),
+                // The calls behind this one keep their instants, so it asks for a new one.
+                Turn::Paused => permit.into_refunded().await,
+                Turn::Unused => permit.call,
+            };
         }
-    }
-
-    /// The charges at the rate that the service can take.
-    fn at_rate(&self) -> Charges {
-        let State { face, limits, .. } = &*self.state;
-        let mut charges = self.charges.clone();
-        let Some(rate) = &face.rate else { return charges };
-        let bucket = charges.iter().find(|it| usize::from(it.limit) == rate.number);
-        let Some(key) = bucket.map(|bucket| bucket.key.clone()) else { return charges };
-        for applied in charges.iter_mut().filter(|it| face.is_rate(limits, it)) {
-            applied.cost = rate.cost(&key, applied.cost, limits.policy(applied).capacity());
-        }
-        charges
     }
 
     /// The longest of all waits together: the caller's, or the shortest queue's.
@@ -184,10 +170,10 @@ impl<St: Store> Unused<St> {
         self.0.take().expect("a permit is taken once")
     }
 
-    async fn is_paused(&self) -> bool {
+    async fn turn(&self, has_queued: bool) -> Turn {
         match &self.0 {
-            Some(permit) => permit.is_paused().await,
-            None => false,
+            Some(permit) => permit.turn(has_queued).await,
+            None => Turn::Used,
         }
     }
 }

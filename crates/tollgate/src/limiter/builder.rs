@@ -163,12 +163,10 @@ impl<St: Store> LimiterBuilder<St> {
     ///
     /// A service that names its waits needs no such guess, so this is off by default. It adds a token
     /// bucket named after the first policy, such as `partner-rate`, under the key of a call's first
-    /// charge. At half of the rate, a call is charged twice its cost under every rate limit, and its
-    /// settlement twice the actual cost. A call costs at most a quota's capacity, so a quota of one
-    /// call cannot be lowered.
+    /// charge. At half of the rate, every second turn passes unused: its charge stands, and the call
+    /// asks for another turn, behind all others.
     ///
-    /// Denials of calls that left before the rate was halved change nothing. A process learns a lower
-    /// rate from the decision on its next call.
+    /// Denials of calls that left before the rate was halved change nothing.
     #[must_use]
     pub const fn adaptive(mut self, recovery: Duration) -> Self {
         self.recovery = Some(recovery);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Micros, PenaltyBlock, Store, StoreError};
+use smallvec::SmallVec;
+use tollgate_core::{Charge, Cost, Decision, Micros, PenaltyBlock, Store, StoreError};
 use tollgate_engine::AppliedLimit;
 
 use super::permit::Permit;
@@ -121,14 +122,45 @@ impl<St: Store> Permit<St> {
         self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
     }
 
-    /// Returns whether the key was paused after the call had entered the queue.
-    pub(super) async fn is_paused(&self) -> bool {
-        let Some(paused) = self.pause() else { return false };
-        let State { store, limits, .. } = self.state();
-        let charge = Charge { queue: None, ..limits.charge(paused) };
-        let verdict = store.decide(&[charge.dry()]).await;
-        verdict.is_ok_and(|verdict| verdict.decisions()[0].denies())
+    /// Decides what to do with the call's turn. If the call has queued, asks the store what has
+    /// changed meanwhile.
+    pub(super) async fn turn(&self, has_queued: bool) -> Turn {
+        let State { store, limits, face, .. } = self.state();
+        let (pause, bucket) = (self.pause(), self.state().rate(&self.decided));
+        let mut remaining = bucket.map(|bucket| bucket.decision.remaining);
+        if has_queued {
+            let looks = [pause, bucket].into_iter().flatten();
+            let looks: SmallVec<[_; 2]> =
+                looks.map(|it| Charge { queue: None, ..limits.charge(it) }.dry()).collect();
+            if looks.is_empty() {
+                return Turn::Used;
+            }
+            let Ok(verdict) = store.decide(&looks).await else { return Turn::Used };
+            let mut decisions = verdict.decisions().iter();
+            if pause.and_then(|_| decisions.next()).is_some_and(Decision::denies) {
+                return Turn::Paused;
+            }
+            remaining = bucket.and_then(|_| decisions.next()).map(|now| now.remaining);
+        }
+        match (&face.rate, bucket, remaining) {
+            (Some(rate), Some(bucket), Some(remaining))
+                if !rate.uses_turn(&bucket.key, remaining) =>
+            {
+                Turn::Unused
+            }
+            _ => Turn::Used,
+        }
     }
+}
+
+/// What a call does with its turn.
+pub(super) enum Turn {
+    /// It leaves.
+    Used,
+    /// It does not leave, because the key was paused after it had entered the queue.
+    Paused,
+    /// It lets the turn pass, because the service denies calls at the full rate.
+    Unused,
 }
 
 /// The limit and the remaining units that the service states for a policy: in the quota with the policy's name or, for the only

@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Policy, Receipt, Settlement, Store};
-use tollgate_engine::{Charges, OpenCharge};
+use tollgate_engine::OpenCharge;
 
 use super::acquire::Acquire;
 use super::error::{AcquireError, SettleError};
@@ -142,8 +142,7 @@ impl<St: Store> Permit<St> {
         let Some(open) = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref()) else {
             return Ok(());
         };
-        let actual = |charge: &OpenCharge| Some(self.at_rate(charge, actual(charge)?));
-        let has_lapsed = open.has_lapsed(actual);
+        let has_lapsed = open.has_lapsed(&actual);
         let mut result = if has_lapsed { Err(SettleError::Lapsed) } else { Ok(()) };
         let store = &self.state().store;
         let mut unsent = Unsent { store, left: open.take(actual) };
@@ -157,22 +156,6 @@ impl<St: Store> Permit<St> {
             unsent.left.pop();
         }
         result
-    }
-
-    /// What a cost is at the rate at which the call was charged.
-    fn at_rate(&self, charge: &OpenCharge, cost: Cost) -> Cost {
-        let limits = &self.state().limits;
-        let of = |charges: &Charges| {
-            let applied = charges.iter().find(|it| charge.is_of(limits.policy(it).name()));
-            applied.map(|applied| applied.cost.get())
-        };
-        match (of(&self.call.charges), of(&self.decided.charges)) {
-            (Some(asked), Some(charged)) if asked < charged && asked > 0 => {
-                let units = u128::from(cost.get()) * u128::from(charged);
-                Cost::new(u64::try_from(units.div_ceil(u128::from(asked))).unwrap_or(u64::MAX))
-            }
-            _ => cost,
-        }
     }
 
     /// Returns the receipts of charges that are not corrected yet, for a process that determines

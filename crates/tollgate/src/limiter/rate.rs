@@ -4,25 +4,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tollgate_core::{Cost, Key, Policy, PolicyError, Quota};
+use tollgate_core::{Key, Policy, PolicyError, Quota};
 
 /// Additive increase, multiplicative decrease, for all processes.
 ///
 /// The rate is what remains in a token bucket per key: a denial takes half of it, and it refills
-/// evenly. At half of the rate, a call costs twice as much.
+/// evenly. At half of the rate, every second turn passes unused.
 pub(super) struct Rate {
     /// The bucket's number.
     pub(super) number: usize,
-    /// Keys below the full rate, as this process knows them.
-    lowered: Mutex<HashMap<Key, Lowered>>,
-}
-
-#[derive(Clone, Copy)]
-struct Lowered {
-    /// In units of [`FULL`].
-    rate: u64,
-    /// What rounding has left to the next call.
-    carry: u64,
+    /// For keys below the full rate, what remains for the next turn, in units of [`FULL`].
+    lowered: Mutex<HashMap<Key, u64>>,
 }
 
 const FULL: u64 = 1_000;
@@ -30,7 +22,7 @@ const FULL: u64 = 1_000;
 /// A sixteenth.
 const LEAST: u64 = FULL / 16;
 
-/// Further keys are called at the full rate.
+/// Turns of further keys are all used.
 const MAX_KEYS: usize = 10_000;
 
 impl Rate {
@@ -45,30 +37,26 @@ impl Rate {
         Ok(policy.failing_like(first))
     }
 
-    /// Remembers what remains in the bucket.
-    pub(super) fn learn(&self, key: &Key, remaining: u64) {
+    /// Returns whether a turn is used, if this remains in the key's bucket.
+    pub(super) fn uses_turn(&self, key: &Key, remaining: u64) -> bool {
         let mut lowered = self.lowered.lock();
         if remaining >= FULL {
             lowered.remove(key);
-            return;
+            return true;
         }
-        let rate = remaining.max(LEAST);
-        if let Some(known) = lowered.get_mut(key) {
-            known.rate = rate;
-        } else if lowered.len() < MAX_KEYS {
-            lowered.insert(key.clone(), Lowered { rate, carry: 0 });
+        if !lowered.contains_key(key) {
+            if lowered.len() >= MAX_KEYS {
+                return true;
+            }
+            lowered.insert(key.clone(), 0);
         }
-    }
-
-    /// Returns what a call costs at the key's rate, at most a quota's `capacity`.
-    pub(super) fn cost(&self, key: &Key, cost: Cost, capacity: u64) -> Cost {
-        let mut lowered = self.lowered.lock();
-        let Some(Lowered { rate, carry }) = lowered.get_mut(key) else { return cost };
-        let units = u128::from(cost.get()) * u128::from(FULL) + u128::from(*carry);
-        // The remainder is less than the rate.
-        *carry = (units % u128::from(*rate)) as u64;
-        let units = u64::try_from(units / u128::from(*rate)).unwrap_or(u64::MAX);
-        Cost::new(units.min(capacity)).max(cost)
+        let Some(credit) = lowered.get_mut(key) else { return true };
+        *credit += remaining.max(LEAST);
+        let is_used = *credit >= FULL;
+        if is_used {
+            *credit -= FULL;
+        }
+        is_used
     }
 
     /// Returns what a denied call leaves in the bucket that it has seen.

@@ -75,7 +75,7 @@ pass the limit.
 The excess over a limit of 1000 in 10 s is the maximum that two replicas with 32 tasks each admitted
 in any 10 s.
 
-Calls in one order: each call is allowed at once or gets its instant in the future, and nobody
+Calls in one order: each call is allowed at once or gets its instant in the future, and no task
 sleeps. Effect's client calls Redis for a rate and for what it has learned, bottleneck registers,
 starts and ends each call. Redis' time is its processor time, so it contains the sockets.
 

@@ -1,5 +1,5 @@
 //! The reverse proxy: forwards a request to an upstream, and returns its response. It knows nothing
-//! about routes, limits or configuration files, except that its body can hold a limiter's permit.
+//! about routes, limits or configuration files.
 //!
 //! It has three modules, and each uses only the modules before it:
 //!
@@ -19,20 +19,18 @@ pub(crate) use self::body::upload::Received;
 pub use self::body::{error::BodyError, request_body::RequestBody, timed::Timed};
 pub use self::head::connection::Connection;
 pub use self::head::entrance::{Meaning, admit};
-pub(crate) use self::head::fault::AnsweredBy;
 pub use self::head::fault::Fault;
 pub(crate) use self::head::fields::{MOST_FIELDS, MOST_HEAD_BYTES};
-pub use self::head::forwarded::{TrustedProxies, Via};
-pub use self::upstream::body::Body;
-pub(crate) use self::upstream::body::Watch;
+pub use self::head::forwarded::Via;
 pub use self::upstream::client::Clients;
 pub use self::upstream::connector::RootsError;
 #[cfg(feature = "otlp")]
 pub(crate) use self::upstream::connector::tls_config;
 pub use self::upstream::failures::Failures;
-pub(crate) use self::upstream::forward::Answering;
 pub use self::upstream::forward::Forward;
+pub(crate) use self::upstream::forward::LongPause;
 pub use self::upstream::outgoing::{Admitted, Common};
 pub(crate) use self::upstream::pool::become_worker;
+pub use self::upstream::response::ResponseBody;
 pub(crate) use self::upstream::tunnel::TUNNELS;
 pub use self::upstream::tunnel::Tunnels;

@@ -1,6 +1,8 @@
 //! `tollgate serve`: listeners, reload, the admin address and the shutdown.
 
+mod answers;
 mod app;
+mod body;
 mod decide;
 mod edge;
 mod error;

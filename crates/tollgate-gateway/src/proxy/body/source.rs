@@ -10,17 +10,14 @@ use parking_lot::Mutex;
 
 use super::error::BodyError;
 use super::request_body::RequestBody;
-use super::whole::Whole;
 use crate::flow::size_with;
 
+/// A request's body on its way to an upstream.
 #[derive(Debug)]
-pub(crate) enum RawBody {
-    Response(Whole),
-    Request(Arc<Mutex<RepeatableBody>>),
-}
+pub(crate) struct RepeatableBody(Arc<Mutex<Repeatable>>);
 
 #[derive(Debug, Default)]
-pub(crate) struct RepeatableBody {
+struct Repeatable {
     body: Option<RequestBody>,
     reader: Option<Waker>,
     /// The pieces sent so far, kept while the request may have to be repeated.
@@ -35,22 +32,22 @@ pub(crate) struct RepeatableBody {
 /// waits for the upstream, and does not read from the client while the body exists, so the client
 /// would continue to send and never read the response.
 #[derive(Debug)]
-pub(crate) struct Release(Arc<Mutex<RepeatableBody>>);
+pub(crate) struct Release(Arc<Mutex<Repeatable>>);
 
-impl RawBody {
+impl RepeatableBody {
     /// With `may_repeat`, this buffers the start of the body, for [`Release::again`].
-    pub(crate) fn request(body: RequestBody, may_repeat: bool) -> (Self, Release) {
+    pub(crate) fn new(body: RequestBody, may_repeat: bool) -> (Self, Release) {
         let sent = may_repeat.then(VecDeque::new);
-        let request = RepeatableBody { body: Some(body), sent, ..RepeatableBody::default() };
+        let request = Repeatable { body: Some(body), sent, ..Repeatable::default() };
         let request = Arc::new(Mutex::new(request));
-        (Self::Request(Arc::clone(&request)), Release(request))
+        (Self(Arc::clone(&request)), Release(request))
     }
 }
 
 impl Release {
     /// Returns the entire body for a repetition, and the number of repeated bytes, or `None` if the
-    /// buffer was too small. From now on, the first [`RawBody`] fails.
-    pub(crate) fn again(&mut self) -> Option<(RawBody, usize)> {
+    /// buffer was too small. From now on, the first [`RepeatableBody`] fails.
+    pub(crate) fn again(&mut self) -> Option<(RepeatableBody, usize)> {
         let mut request = self.0.lock();
         let again = request.sent.take()?;
         let (body, reader) = (request.body.take(), request.reader.take());
@@ -59,13 +56,12 @@ impl Release {
         let bytes = size(&again) - size(&request.again);
         drop(request);
         let sent = Some(again.clone());
-        let request =
-            Arc::new(Mutex::new(RepeatableBody { body, again, sent, ..RepeatableBody::default() }));
+        let request = Arc::new(Mutex::new(Repeatable { body, again, sent, reader: None }));
         self.0 = Arc::clone(&request);
         if let Some(reader) = reader {
             reader.wake();
         }
-        Some((RawBody::Request(request), bytes))
+        Some((RepeatableBody(request), bytes))
     }
 
     /// Drops the buffer, because the upstream has responded.
@@ -76,7 +72,7 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        let RepeatableBody { body, reader, .. } = mem::take(&mut *self.0.lock());
+        let Repeatable { body, reader, .. } = mem::take(&mut *self.0.lock());
         drop(body);
         if let Some(reader) = reader {
             reader.wake();
@@ -84,7 +80,7 @@ impl Drop for Release {
     }
 }
 
-impl RepeatableBody {
+impl Repeatable {
     /// Buffers a piece, or drops the buffer if it would be too large.
     fn remember(&mut self, frame: &Frame<Bytes>) {
         let Some(sent) = &mut self.sent else { return };
@@ -98,7 +94,7 @@ impl RepeatableBody {
     }
 }
 
-impl Body for RawBody {
+impl Body for RepeatableBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -106,48 +102,33 @@ impl Body for RawBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match self.get_mut() {
-            Self::Response(body) => Pin::new(body).poll_frame(cx),
-            Self::Request(request) => {
-                let request = &mut *request.lock();
-                let Some(body) = &mut request.body else {
-                    return Poll::Ready(Some(Err(BodyError::Unwanted)));
-                };
-                if let Some(piece) = request.again.pop_front() {
-                    return Poll::Ready(Some(Ok(Frame::data(piece))));
-                }
-                let polled = Pin::new(body).poll_frame(cx);
-                match &polled {
-                    Poll::Pending => request.reader = Some(cx.waker().clone()),
-                    Poll::Ready(Some(Ok(frame))) => request.remember(frame),
-                    Poll::Ready(Some(Err(_))) => request.sent = None,
-                    Poll::Ready(None) => {}
-                }
-                polled
-            }
+        let request = &mut *self.0.lock();
+        let Some(body) = &mut request.body else {
+            return Poll::Ready(Some(Err(BodyError::Unwanted)));
+        };
+        if let Some(piece) = request.again.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
+        let polled = Pin::new(body).poll_frame(cx);
+        match &polled {
+            Poll::Pending => request.reader = Some(cx.waker().clone()),
+            Poll::Ready(Some(Ok(frame))) => request.remember(frame),
+            Poll::Ready(Some(Err(_))) => request.sent = None,
+            Poll::Ready(None) => {}
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Response(body) => body.is_end_stream(),
-            Self::Request(request) => {
-                let request = request.lock();
-                request.again.is_empty() && request.body.as_ref().is_some_and(Body::is_end_stream)
-            }
-        }
+        let request = self.0.lock();
+        request.again.is_empty() && request.body.as_ref().is_some_and(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Response(body) => body.size_hint(),
-            Self::Request(request) => {
-                let request = request.lock();
-                let rest = request.body.as_ref().map_or_else(SizeHint::default, Body::size_hint);
-                let again = request.again.iter().map(|piece| piece.len() as u64).sum::<u64>();
-                size_with(again, &rest)
-            }
-        }
+        let request = self.0.lock();
+        let rest = request.body.as_ref().map_or_else(SizeHint::default, Body::size_hint);
+        let again = request.again.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        size_with(again, &rest)
     }
 }
 

@@ -16,7 +16,7 @@ use super::error::BodyError;
 /// 9113 §8.1). hyper reports every such reset as the end of the body, even if the sender has not
 /// ended the stream. The receiver would take the incomplete body for the entire one.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub struct Whole {
     body: Incoming,
     is_http2: bool,
 }

@@ -1,11 +1,6 @@
 //! Why the gateway answers a request instead of an upstream.
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use http::header::{ALLOW, HeaderValue};
-use http::{Extensions, Response, StatusCode};
-use tollgate::denial::problem_response;
+use http::StatusCode;
 use tollgate_config::path::PathFault;
 
 use super::fields::MOST_FIELDS;
@@ -115,44 +110,4 @@ impl Fault {
             Self::AnswerTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout"),
         }
     }
-
-    pub fn response<B: From<Bytes>>(self) -> Response<B> {
-        let mut response =
-            problem_response(self.status(), Some(self.code()), &format!("{self}.")).map(B::from);
-        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(METHODS));
-        }
-        response.extensions_mut().insert(AnsweredBy::Gateway(self));
-        response
-    }
 }
-
-/// Who answered a request, stored in the response's extensions unless it is an upstream without
-/// special settings.
-#[derive(Clone, Debug)]
-pub(crate) enum AnsweredBy {
-    /// A limiter, before any upstream.
-    Denial {
-        code: &'static str,
-        policies: Vec<String>,
-    },
-    Gateway(Fault),
-    /// An upstream with responses that may pause for longer than by default.
-    Slow {
-        pause: Duration,
-    },
-}
-
-impl AnsweredBy {
-    pub(crate) fn of(response: &Extensions) -> Option<&Self> {
-        response.get()
-    }
-
-    /// Whether an upstream may have executed the request, although its answer is unknown.
-    pub(crate) const fn hides_an_outcome(&self) -> bool {
-        matches!(self, Self::Gateway(Fault::BadAnswer | Fault::AnswerTimeout))
-    }
-}
-
-/// The methods that the gateway forwards, apart from extensions.
-const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";

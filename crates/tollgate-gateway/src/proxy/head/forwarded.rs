@@ -4,59 +4,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Version;
 use http::header::{
     self, Entry, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA,
 };
-use http::{Request, Version};
-use tollgate::key::{self, RequestHead};
 use tollgate_config::header_names::{is_framing, is_spelling};
 
 use super::connection::{Connection, protocol};
 use super::hop;
-
-#[derive(Clone, Debug)]
-pub struct TrustedProxies {
-    pub proxies: key::TrustedProxies,
-    /// The header in which the proxies write the client's address.
-    pub header: HeaderName,
-    /// Reads that header.
-    pub client: key::ClientIp,
-}
-
-impl TrustedProxies {
-    /// The client's address, if a trusted proxy sent the request.
-    pub(crate) fn client<B>(
-        &self,
-        request: &Request<B>,
-        connection: &Connection,
-    ) -> Option<IpAddr> {
-        let peer = connection.peer.ip().to_canonical();
-        if !self.proxies.contains(peer) {
-            return None;
-        }
-        let mut head = RequestHead::of(request);
-        head.extensions = &connection.extensions;
-        Some(self.client.address(&head).ok().flatten().unwrap_or(peer))
-    }
-
-    /// How to treat a header that describes the client.
-    fn treatment(&self, name: &HeaderName, is_front: bool) -> Treatment {
-        let text = name.as_str();
-        // Many services read `_` as `-` and cannot tell the two apart. Names with `_` are removed
-        // even behind a trusted proxy, because a proxy forwards headers that it does not know.
-        if !is_front || text.contains('_') || is_harmful(text) {
-            return Treatment::Remove;
-        }
-        if *name == self.header {
-            return Treatment::Keep;
-        }
-        if ADDRESSES.contains(&text) {
-            return Treatment::Replace;
-        }
-        // The trusted proxy sets the remaining headers, such as `X-Forwarded-Proto`.
-        if OTHER_NAMES.contains(&text) { Treatment::Remove } else { Treatment::Keep }
-    }
-}
 
 enum Treatment {
     Keep,
@@ -74,23 +29,23 @@ enum Treatment {
 /// address that it has found. Protocol and host describe the first hop, so a trusted proxy's values
 /// remain.
 ///
-/// `host` is the host that the client requested. `client` is its address, if a trusted proxy sent
-/// the request.
+/// `host` is the host that the client requested. Trusted proxies write the client's address into
+/// `proxy_header`. `client` is this address, if a trusted proxy sent the request.
 pub(crate) fn write(
     headers: &mut HeaderMap,
     connection: &Connection,
     host: Option<&str>,
-    trusted: &TrustedProxies,
+    proxy_header: &HeaderName,
     client: Option<IpAddr>,
 ) {
     let found = client.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
     let described: Vec<_> = headers
         .keys()
-        .filter(|name| is_harmful(name.as_str()) || is_about_client(name, &trusted.header))
+        .filter(|name| is_harmful(name.as_str()) || is_about_client(name, proxy_header))
         .cloned()
         .collect();
     for name in described {
-        match (trusted.treatment(&name, client.is_some()), &found) {
+        match (treatment(&name, proxy_header, client.is_some()), &found) {
             (Treatment::Keep, _) => {}
             (Treatment::Replace, Some(found)) => drop(headers.insert(name, found.clone())),
             _ => drop(headers.remove(name)),
@@ -105,7 +60,7 @@ pub(crate) fn write(
         };
         let hop = HeaderValue::try_from(hop).ok();
         for (name, hop) in [(FOR, found), (FORWARDED, hop)] {
-            if let (true, Some(hop)) = (name != trusted.header, hop) {
+            if let (true, Some(hop)) = (name != *proxy_header, hop) {
                 headers.insert(name, hop);
             }
         }
@@ -118,6 +73,24 @@ pub(crate) fn write(
     if let Some(host) = named.or_else(|| HeaderValue::from_str(host?).ok()) {
         headers.entry(HOST).or_insert(host);
     }
+}
+
+/// How to treat a header that describes the client.
+fn treatment(name: &HeaderName, proxy_header: &HeaderName, is_behind_proxy: bool) -> Treatment {
+    let text = name.as_str();
+    // Many services read `_` as `-` and cannot tell the two apart. Names with `_` are removed even
+    // behind a trusted proxy, because a proxy forwards headers that it does not know.
+    if !is_behind_proxy || text.contains('_') || is_harmful(text) {
+        return Treatment::Remove;
+    }
+    if name == proxy_header {
+        return Treatment::Keep;
+    }
+    if ADDRESSES.contains(&text) {
+        return Treatment::Replace;
+    }
+    // The trusted proxy sets the remaining headers, such as `X-Forwarded-Proto`.
+    if OTHER_NAMES.contains(&text) { Treatment::Remove } else { Treatment::Keep }
 }
 
 /// Removes request trailers that describe the client or the message length. Some services merge
@@ -283,41 +256,44 @@ mod tests {
 
     type Lines<'a> = &'a [(&'static str, &'static str)];
 
-    /// A request's headers behind proxies that write `X-Forwarded-For`.
-    fn written_behind_proxy(peer: &str, host: Option<&str>, lines: Lines<'_>) -> HeaderMap {
-        let proxies = key::TrustedProxies::parse(["loopback"]).unwrap();
-        let client = key::ClientIp::peer().trusting(proxies.clone());
-        written_by(&TrustedProxies { proxies, header: FOR, client }, peer, host, lines)
-    }
-
-    /// The same behind proxies that write their own header.
-    fn written_behind_balancer(peer: &str, lines: Lines<'_>) -> HeaderMap {
-        let header = HeaderName::from_static("x-our-balancer");
-        let proxies = key::TrustedProxies::parse(["loopback"]).unwrap();
-        let client = key::ClientIp::peer().trusting(proxies.clone());
-        let client = client.in_single_header(header.clone());
-        written_by(&TrustedProxies { proxies, header, client }, peer, None, lines)
-    }
-
-    fn written_by(
-        trusted: &TrustedProxies,
+    /// A request's headers behind proxies that write `X-Forwarded-For`. With `client`, such a proxy
+    /// sent the request for this client.
+    fn written(
+        client: Option<&str>,
         peer: &str,
         host: Option<&str>,
         lines: Lines<'_>,
     ) -> HeaderMap {
-        let mut request = Request::new(());
+        written_by(&FOR, client, peer, host, lines)
+    }
+
+    /// The same behind proxies that write their own header.
+    fn written_behind_balancer(client: Option<&str>, peer: &str, lines: Lines<'_>) -> HeaderMap {
+        let header = HeaderName::from_static("x-our-balancer");
+        written_by(&header, client, peer, None, lines)
+    }
+
+    fn written_by(
+        proxy_header: &HeaderName,
+        client: Option<&str>,
+        peer: &str,
+        host: Option<&str>,
+        lines: Lines<'_>,
+    ) -> HeaderMap {
+        let mut headers = HeaderMap::new();
         for (name, value) in lines {
-            request.headers_mut().append(*name, HeaderValue::from_static(value));
+            headers.append(*name, HeaderValue::from_static(value));
         }
         let connection = Connection::new(peer.parse().unwrap(), true).unwrap();
-        let client = trusted.client(&request, &connection);
-        write(request.headers_mut(), &connection, host, trusted, client);
-        request.into_parts().0.headers
+        let client = client.map(|client| client.parse().unwrap());
+        write(&mut headers, &connection, host, proxy_header, client);
+        headers
     }
 
     #[test]
     fn trusted_proxy_headers_are_extended() {
-        let headers = written_behind_proxy(
+        let headers = written(
+            Some("192.0.2.2"),
             "127.0.0.1:9",
             Some("inner:80"),
             &[
@@ -340,7 +316,8 @@ mod tests {
 
     #[test]
     fn untrusted_headers_are_replaced() {
-        let headers = written_behind_proxy(
+        let headers = written(
+            None,
             "[2001:db8::1]:9",
             Some("shop.example"),
             &[
@@ -377,7 +354,7 @@ mod tests {
             ("transfer_encoding", "chunked"),
         ];
         let kept = [("x-request-id", "2"), ("x_request_id", "3"), ("proxy-status", "4")];
-        let headers = written_behind_proxy("192.0.2.1:9", None, &[&invented[..], &kept].concat());
+        let headers = written(None, "192.0.2.1:9", None, &[&invented[..], &kept].concat());
         let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         for (name, _) in invented {
             assert!(!names.contains(&name), "{name}");
@@ -386,10 +363,10 @@ mod tests {
             assert!(names.contains(&name), "{name}");
         }
         let own = [("x-our-balancer", "127.0.0.1"), ("x_our_balancer", "127.0.0.1")];
-        let headers = written_behind_balancer("192.0.2.1:9", &own);
+        let headers = written_behind_balancer(None, "192.0.2.1:9", &own);
         assert!(own.iter().all(|(name, _)| !headers.contains_key(*name)), "{headers:?}");
         // Behind a proxy, names with `_` are from the client.
-        let headers = written_behind_proxy("127.0.0.1:9", None, &invented);
+        let headers = written(Some("127.0.0.1"), "127.0.0.1:9", None, &invented);
         for (name, _) in invented {
             let is_from_proxy = ["x-forwarded-user", "cf-connecting-ip"].contains(&name);
             assert_eq!(headers.contains_key(name), is_from_proxy, "{name}");
@@ -415,7 +392,8 @@ mod tests {
             ("x-original-forwarded-for", "198.51.100.66"),
         ];
         let list = ("x-forwarded-for", "198.51.100.66, 2001:db8::7");
-        let headers = written_behind_proxy("127.0.0.1:9", None, &[&forged[..], &[list]].concat());
+        let lines = [&forged[..], &[list]].concat();
+        let headers = written(Some("2001:db8::7"), "127.0.0.1:9", None, &lines);
         for (name, _) in forged.iter().filter(|(name, _)| *name != "forwarded") {
             let lines: Vec<_> = headers.get_all(*name).iter().collect();
             let expected = if ADDRESSES.contains(name) { &["2001:db8::7"][..] } else { &[] };
@@ -425,13 +403,17 @@ mod tests {
         assert_eq!(headers["x-forwarded-for"], "198.51.100.66, 2001:db8::7, 127.0.0.1");
         // These proxies write another header, so the list is from the client.
         let own = ("x-our-balancer", "203.0.113.7");
-        let headers = written_behind_balancer("127.0.0.1:9", &[&forged[..], &[list, own]].concat());
+        let headers = written_behind_balancer(
+            Some("203.0.113.7"),
+            "127.0.0.1:9",
+            &[&lines[..], &[own]].concat(),
+        );
         assert_eq!(headers["x-our-balancer"], "203.0.113.7");
         assert_eq!(headers["x-forwarded-for"], "203.0.113.7, 127.0.0.1");
         assert_eq!(headers["forwarded"], "for=203.0.113.7, for=127.0.0.1;proto=https");
         assert_eq!(headers["x-real-ip"], "203.0.113.7");
         // Without the proxy's header, only its own address is certain.
-        let headers = written_behind_balancer("127.0.0.1:9", &[&forged[..], &[list]].concat());
+        let headers = written_behind_balancer(Some("127.0.0.1"), "127.0.0.1:9", &lines);
         assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
         assert_eq!(headers["forwarded"], "for=127.0.0.1;proto=https");
         assert_eq!(headers["x-real-ip"], "127.0.0.1");
@@ -439,7 +421,7 @@ mod tests {
 
     #[test]
     fn unmaps_addresses_and_drops_quoted_hosts() {
-        let headers = written_behind_proxy("[::ffff:192.0.2.9]:9", Some("a\"b"), &[]);
+        let headers = written(None, "[::ffff:192.0.2.9]:9", Some("a\"b"), &[]);
         assert_eq!(headers["x-forwarded-for"], "192.0.2.9");
         assert_eq!(headers["forwarded"], "for=192.0.2.9;proto=https");
     }

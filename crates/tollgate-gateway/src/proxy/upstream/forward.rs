@@ -1,11 +1,8 @@
 //! Forwards one request to an upstream, and returns its response.
 
-use std::convert::Infallible;
 use std::error::Error;
-use std::future::ready;
 use std::io;
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,17 +16,16 @@ use tollgate_config::files::TargetTls;
 use tollgate_config::plan::Edits;
 use tollgate_config::plan::upstream::{Host, Protocol, Timeouts, Upstream};
 
-use super::body::Body;
 use super::checkout::{Checkout, SendError, Unanswered};
 use super::group::{Group, Member, Tried};
 use super::outgoing::{Admitted, Common, Outgoing, Prefix, RequestRules, Upgrade};
-use crate::proxy::body::sent::Sent;
-use crate::proxy::body::source::{RawBody, Release};
-use crate::proxy::body::timed::Timed;
+use super::response::ResponseBody;
+use crate::proxy::body::sent::{Sent, sent};
+use crate::proxy::body::source::Release;
 use crate::proxy::body::upload::Upload;
 use crate::proxy::body::whole::Whole;
 use crate::proxy::head::authentication::asks_to_authenticate;
-use crate::proxy::head::fault::{AnsweredBy, Fault};
+use crate::proxy::head::fault::Fault;
 use crate::proxy::head::hop;
 use crate::proxy::head::rewrite;
 
@@ -49,9 +45,9 @@ pub struct Forward {
     has_base_path: bool,
 }
 
-/// A pending response.
-pub(crate) type Answering<'a> =
-    Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send + 'a>>;
+/// In a response's extensions: how long its body may pause, if that is longer than by default.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LongPause(pub(crate) Duration);
 
 impl Forward {
     pub fn new(
@@ -85,20 +81,17 @@ impl Forward {
         self.group.servers()
     }
 
-    /// Forwards a request. A fault becomes the response.
-    pub(crate) fn send(&self, request: Request<Admitted>) -> Answering<'_> {
+    /// Forwards a request.
+    pub(crate) fn send(
+        &self,
+        request: Request<Admitted>,
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Fault>> + Send {
         // Prepared here, because an async block would also store the client's request.
-        let mut outgoing = match Outgoing::of(&self.rules, request) {
-            Ok(outgoing) => outgoing,
-            Err(fault) => return Box::pin(ready(Ok(fault.response()))),
-        };
-        Box::pin(async move {
-            let answer = self.forward(&mut outgoing).await;
-            Ok(answer.unwrap_or_else(Fault::response))
-        })
+        let outgoing = Outgoing::of(&self.rules, request);
+        async move { self.forward(&mut outgoing?).await }
     }
 
-    async fn forward(&self, outgoing: &mut Outgoing) -> Result<Response<Body>, Fault> {
+    async fn forward(&self, outgoing: &mut Outgoing) -> Result<Response<ResponseBody>, Fault> {
         let (mut response, mut checkout, member) = self.exchange(outgoing).await?;
         let Outgoing { upgrade, release, client, authenticates, .. } = outgoing;
         if *authenticates || asks_to_authenticate(&response) {
@@ -136,12 +129,11 @@ impl Forward {
         }
         let idle = self.timeouts.body;
         if let Some(pause) = self.long_pause {
-            response.extensions_mut().insert(AnsweredBy::Slow { pause });
+            response.extensions_mut().insert(LongPause(pause));
         }
         Ok(response.map(|body| {
-            let health = Arc::clone(&member.health);
-            let body = RawBody::Response(Whole::of(version, body));
-            Body::of(Timed::response(body, idle, health, checkout)).releasing(release.take())
+            let (body, health) = (Whole::of(version, body), Arc::clone(&member.health));
+            ResponseBody::response(body, idle, health, checkout, release.take())
         }))
     }
 
@@ -258,7 +250,7 @@ impl Forward {
         let Some(upload) = upload else { return Some(again) };
         let (source, bytes) = release.as_mut()?.again()?;
         upload.rewind(bytes);
-        *again.body_mut() = Sent::of(source, self.timeouts.body, upload);
+        *again.body_mut() = sent(source, self.timeouts.body, upload);
         Some(again)
     }
 
@@ -293,7 +285,7 @@ impl Forward {
         mut checkout: Checkout,
         member: &Member,
         upgrade: Option<Upgrade>,
-    ) -> Result<Response<Body>, Fault> {
+    ) -> Result<Response<ResponseBody>, Fault> {
         let what = "the answer upgrades to a protocol that the client did not request";
         let unasked = || self.invalid(member, what);
         let Upgrade { protocols, client, permit } = upgrade.ok_or_else(unasked)?;
@@ -309,7 +301,11 @@ impl Forward {
         self.response_headers.apply(headers);
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.extend(answered.map(|protocol| (UPGRADE, protocol)));
-        Ok(response.map(|_| Body::empty()))
+        Ok(response.map(|body| {
+            // Empty, because the connection no longer carries HTTP.
+            let (body, health) = (Whole::of(Version::HTTP_11, body), Arc::clone(&member.health));
+            ResponseBody::response(body, idle, health, None, None)
+        }))
     }
 }
 

@@ -2,7 +2,6 @@
 //! the request, `group` selects a server, and `pool` has the connections to it.
 
 mod addresses;
-pub(super) mod body;
 mod checkout;
 pub(super) mod client;
 mod connection;
@@ -13,6 +12,6 @@ mod group;
 pub(super) mod outgoing;
 pub(super) mod pool;
 mod private;
-mod response;
+pub(super) mod response;
 mod socket;
 pub(super) mod tunnel;

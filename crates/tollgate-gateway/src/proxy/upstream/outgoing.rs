@@ -10,8 +10,6 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Extensions, Request, Uri, Version};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
-use tollgate::headers::X_RATELIMIT_EXCEEDED;
-use tollgate::layer::Verdicts;
 use tollgate_config::path::{PathFault, ambiguity};
 use tollgate_config::plan::Edits;
 use tollgate_config::plan::upstream::Protocol;
@@ -20,20 +18,22 @@ use super::client::Clients;
 use super::failures::Failures;
 use super::tunnel::{TunnelPermit, Tunnels};
 use crate::proxy::body::request_body::RequestBody;
-use crate::proxy::body::sent::Sent;
-use crate::proxy::body::source::{RawBody, Release};
+use crate::proxy::body::sent::{Sent, sent};
+use crate::proxy::body::source::{Release, RepeatableBody};
 use crate::proxy::body::upload::{Received, Upload};
 use crate::proxy::head::authentication::authenticates_connection;
 use crate::proxy::head::connection::Connection;
 use crate::proxy::head::fault::Fault;
-use crate::proxy::head::forwarded::{self, TrustedProxies, Via};
+use crate::proxy::head::forwarded::{self, Via};
 use crate::proxy::head::hop;
 use crate::proxy::head::rewrite;
 
 /// The values that all upstreams share.
 #[derive(Clone, Debug)]
 pub struct Common {
-    pub trusted_proxies: TrustedProxies,
+    /// The header in which trusted proxies write the client's address.
+    pub proxy_header: HeaderName,
+    /// Headers that `Connection` cannot remove.
     pub identity: Arc<[HeaderName]>,
     pub clients: Clients,
     /// How long a body may pause by default.
@@ -64,6 +64,10 @@ pub struct Admitted<B = RequestBody> {
     /// Set when the entire body has been received. `None` if the request has no body.
     pub(crate) received: Option<Received>,
     pub(crate) connection: Arc<Connection>,
+    /// The client's address, if a trusted proxy sent the request.
+    pub(crate) client: Option<IpAddr>,
+    /// A header that only the gateway may write.
+    pub(crate) own_header: Option<(HeaderName, HeaderValue)>,
     pub(crate) host: Option<Authority>,
     /// The path and query that the upstream receives, if the path differs from the URI's.
     pub(crate) original: Option<PathAndQuery>,
@@ -101,11 +105,9 @@ impl Outgoing {
             return Err(Fault::Loop);
         }
         let upgrade = Upgrade::take(&rules.common.tunnels, &mut request)?;
-        // Before `Connection` can remove the proxy's header.
-        let client = rules.common.trusted_proxies.client(&request, &request.body().connection);
         let (mut parts, mut admitted) = request.into_parts();
         rules.set_path(&mut parts.uri, admitted.original.take())?;
-        rules.describe(&mut parts, &admitted, client, upgrade.as_ref());
+        rules.describe(&mut parts, &mut admitted, upgrade.as_ref());
         let authenticates = authenticates_connection(&parts.headers);
         let Admitted { body, received, connection: client, .. } = admitted;
         if body.is_end_stream() {
@@ -116,12 +118,12 @@ impl Outgoing {
         if body.size_hint().lower() > rules.max_body {
             return Err(Fault::TooLarge);
         }
-        let proxy_header = rules.common.trusted_proxies.header.clone();
+        let proxy_header = rules.common.proxy_header.clone();
         let (received, edits) = (received.unwrap_or_default(), rules.headers.clone());
         let upload = Upload::new(received, rules.max_body, proxy_header, edits);
         // Only HTTP/2 servers can guarantee that they did not process a request.
-        let (body, release) = RawBody::request(body, rules.protocol == Protocol::Http2);
-        let body = Sent::of(body, rules.idle, &upload);
+        let (body, release) = RepeatableBody::new(body, rules.protocol == Protocol::Http2);
+        let body = sent(body, rules.idle, &upload);
         let request = Request::from_parts(parts, body);
         let (upload, release) = (Some(upload), Some(release));
         Ok(Self { request, upload, release, upgrade, client, authenticates })
@@ -167,26 +169,17 @@ impl RequestRules {
     }
 
     /// Writes the head that the upstream reads.
-    fn describe(
-        &self,
-        parts: &mut Parts,
-        admitted: &Admitted,
-        client: Option<IpAddr>,
-        upgrade: Option<&Upgrade>,
-    ) {
-        let Common { trusted_proxies, identity, via, .. } = &self.common;
+    fn describe(&self, parts: &mut Parts, admitted: &mut Admitted, upgrade: Option<&Upgrade>) {
+        let Common { proxy_header, identity, via, .. } = &self.common;
         // HTTP/2 has no such upgrades.
         let is_http1 = upgrade.is_some() || self.protocol == Protocol::Http1;
         let (headers, body) = (&mut parts.headers, &admitted.body);
         let reads_trailers = hop::reads_trailers(headers);
         hop::remove(headers, identity);
         let host = admitted.host.as_ref().map(Authority::as_str);
-        forwarded::write(headers, &admitted.connection, host, trusted_proxies, client);
+        forwarded::write(headers, &admitted.connection, host, proxy_header, admitted.client);
         via.append_to(headers, parts.version);
-        let verdicts = parts.extensions.get::<Verdicts>();
-        if let Some(exceeded) = verdicts.and_then(Verdicts::exceeded_header) {
-            headers.insert(X_RATELIMIT_EXCEEDED, exceeded);
-        }
+        headers.extend(admitted.own_header.take());
         if !is_http1 {
             headers.remove(HOST);
         }

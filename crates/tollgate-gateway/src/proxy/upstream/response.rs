@@ -5,12 +5,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 
 use super::checkout::Checkout;
 use super::failures::Health;
 use crate::proxy::body::error::BodyError;
+use crate::proxy::body::source::Release;
 use crate::proxy::body::timed::{BodySender, Timed};
+use crate::proxy::body::whole::Whole;
 use crate::proxy::head::hop;
 
 /// A response's sender. Its connection is free for other requests when the body is complete.
@@ -18,22 +20,27 @@ use crate::proxy::head::hop;
 pub struct Responder {
     health: Arc<Health>,
     checkout: Option<Checkout>,
+    /// Drops the request's body when the response is complete.
+    request: Option<Release>,
 }
 
-impl<B: http_body::Body> Timed<B, Responder> {
-    /// A response body. If it is incomplete, `health` records the failure.
+/// The body of an upstream's response. It is forwarded piece by piece, at the slower side's speed.
+pub type ResponseBody = Timed<Whole, Responder>;
+
+impl ResponseBody {
+    /// If the body is incomplete, `health` records the failure.
     pub(super) fn response(
-        body: B,
+        body: Whole,
         idle: Duration,
         health: Arc<Health>,
-        mut checkout: Option<Checkout>,
+        checkout: Option<Checkout>,
+        request: Option<Release>,
     ) -> Self {
-        if body.is_end_stream()
-            && let Some(checkout) = checkout.take()
-        {
-            checkout.release();
+        let mut responder = Responder { health, checkout, request };
+        if body.is_end_stream() {
+            responder.finish();
         }
-        Self::new(body, idle, Responder { health, checkout })
+        Self::new(body, idle, responder)
     }
 }
 
@@ -51,6 +58,7 @@ impl BodySender for Responder {
     }
 
     fn finish(&mut self) {
+        self.request = None;
         if let Some(checkout) = self.checkout.take() {
             checkout.release();
         }

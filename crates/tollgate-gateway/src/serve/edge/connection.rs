@@ -32,7 +32,8 @@ use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use super::streams::Streams;
 use crate::flow::{Paced, WaitingBytes};
-use crate::proxy::{AnsweredBy, Body, Connection, MOST_FIELDS, MOST_HEAD_BYTES, Received};
+use crate::proxy::{Connection, LongPause, MOST_FIELDS, MOST_HEAD_BYTES, Received};
+use crate::serve::body::Body;
 use crate::serve::fronts::{forward_auth, rate_limit_service};
 use crate::serve::gateway::Gateway;
 use crate::trace::Traced;
@@ -208,7 +209,7 @@ async fn answer<St: Inspect>(
         entry.answered(&response);
     }
     traced.answered(&response);
-    if let Some(AnsweredBy::Slow { pause }) = AnsweredBy::of(response.extensions()) {
+    if let Some(LongPause(pause)) = response.extensions().get() {
         working.may_pause(*pause);
     }
     if is_http1 && !response.status().is_informational() {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::proxy::Fault;
+use crate::serve::answers::answer_to;
 use crate::serve::fronts::nginx::pass_through_nginx;
 
 /// The gateway's answer instead of hyper's. `None` if these bytes are another answer.
@@ -29,7 +30,7 @@ pub(crate) fn replaced(answer: &[u8], is_for_nginx: bool) -> Option<Bytes> {
     if length.is_empty() {
         return None;
     }
-    let mut response: Response<Bytes> = fault.response();
+    let mut response: Response<Bytes> = answer_to(fault);
     if is_for_nginx {
         pass_through_nginx(&mut response);
     }

@@ -31,8 +31,9 @@ use tollgate_config::path::{Forwarded, PathRules};
 use tower_service::Service;
 
 use super::nginx::{AUTH_REQUEST, pass_through_nginx};
-use crate::proxy::{Body, Connection};
+use crate::proxy::Connection;
 use crate::serve::app::App;
+use crate::serve::body::Body;
 use crate::serve::operations::access_log::{AccessLog, AccessLogEntry};
 
 /// Answers a proxy's subrequest with 200 or the denial.

@@ -1,4 +1,4 @@
-//! Bodies are forwarded piece by piece, at the slower side's speed.
+//! The body of a response: from an upstream, or written by the gateway.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,21 +11,17 @@ use pin_project_lite::pin_project;
 use tollgate::body::{HoldPermits, InFlight};
 use tollgate::headers;
 
-use super::response::Responder;
-use crate::proxy::body::error::BodyError;
-use crate::proxy::body::source::{RawBody, Release};
-use crate::proxy::body::timed::Timed;
+use crate::proxy::{BodyError, ResponseBody};
 
 pin_project! {
     #[derive(Debug)]
-    pub struct Body {
+    pub(crate) struct Body {
         #[pin]
-        kind: tollgate::body::Body<Timed<RawBody, Responder>>,
-        // These three are dropped before the last frame is returned, because the client may read
-        // the end before hyper drops the body.
+        kind: tollgate::body::Body<ResponseBody>,
+        // Both are dropped before the last frame is returned, because the client may read the end
+        // before hyper drops the body.
         watch: Option<Box<dyn Watch>>,
         in_flight: Option<InFlight>,
-        request: Option<Release>,
         hides_cost: bool,
         last: Option<Box<Last>>,
         // Used instead of `kind`.
@@ -71,9 +67,9 @@ pub(crate) trait Watch: fmt::Debug + Send {
 }
 
 impl Body {
-    const fn new(kind: tollgate::body::Body<Timed<RawBody, Responder>>) -> Self {
-        let (watch, in_flight, request, last, grpc) = (None, None, None, None, None);
-        Self { kind, watch, in_flight, request, hides_cost: false, last, grpc }
+    const fn new(kind: tollgate::body::Body<ResponseBody>) -> Self {
+        let (watch, in_flight, last, grpc) = (None, None, None, None);
+        Self { kind, watch, in_flight, hides_cost: false, last, grpc }
     }
 
     pub(crate) fn watched_by(mut self, watch: Box<dyn Watch>) -> Self {
@@ -87,18 +83,14 @@ impl Body {
         self
     }
 
-    pub const fn empty() -> Self {
+    pub(crate) const fn empty() -> Self {
         Self::new(tollgate::body::Body::empty())
     }
+}
 
-    pub(super) const fn of(body: Timed<RawBody, Responder>) -> Self {
+impl From<ResponseBody> for Body {
+    fn from(body: ResponseBody) -> Self {
         Self::new(tollgate::body::Body::inner(body))
-    }
-
-    /// A response body. When it is complete, the request's body is dropped.
-    pub(super) fn releasing(mut self, request: Option<Release>) -> Self {
-        self.request = request;
-        self
     }
 }
 
@@ -161,7 +153,6 @@ impl http_body::Body for Body {
         let is_complete = !matches!(frame, Some(Err(_)));
         let rest = this.watch.take().map_or_else(Bytes::new, |mut it| it.rest(is_complete));
         *this.in_flight = None;
-        *this.request = None;
         if rest.is_empty() {
             return Poll::Ready(frame);
         }

@@ -5,7 +5,7 @@ use http::header::{ALLOW, HeaderValue};
 use http::{Extensions, Response, StatusCode};
 use tollgate::denial::problem_response;
 
-use crate::proxy::Fault;
+use tollgate_proxy::Fault;
 
 /// The answer to a request that no upstream has answered.
 pub(crate) fn answer_to<B: From<Bytes>>(fault: Fault) -> Response<B> {

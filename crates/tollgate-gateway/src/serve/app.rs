@@ -16,9 +16,9 @@ use tollgate::key::{KeyError, RequestHead};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
-use tollgate_config::path::{PathRules, RequestPath};
-use tollgate_config::plan::upstream::Address;
 use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
+use tollgate_proxy::path::{PathRules, RequestPath};
+use tollgate_proxy::settings::Address;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -40,11 +40,11 @@ use super::error::BuildError;
 use super::fronts::rate_limits::RateLimits;
 use super::operations::access_log::AccessLog;
 use super::operations::summary::Summary;
-use crate::proxy::{
+use crate::trace::{self, Tracing};
+use tollgate_proxy::{
     Admitted, Clients, Common, Connection, Failures, Fault, Forward, Meaning, ReadBody, Received,
     RequestBody, Tunnels, Via, admit,
 };
-use crate::trace::{self, Tracing};
 
 pub(super) struct App<St> {
     pub(super) plan: Plan,
@@ -92,7 +92,7 @@ impl<St: Inspect> App<St> {
         let targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let mut targets = targets.filter(|target| target.tls.is_none());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
-        let uses_tls = targets.any(|target| target.servers.addresses.iter().any(is_tls));
+        let uses_tls = targets.any(|target| target.upstream.servers.addresses.iter().any(is_tls));
         let clients = match before.map(|app| app.clients.clone()) {
             Some(clients) => clients,
             None => Clients::new(uses_tls, per_target, persistent.workers)?,

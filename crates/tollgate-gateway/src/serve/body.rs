@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use tollgate::body::{HoldPermits, InFlight};
 use tollgate::headers;
 
-use crate::proxy::{BodyError, ResponseBody};
+use tollgate_proxy::{BodyError, ResponseBody};
 
 pin_project! {
     #[derive(Debug)]

@@ -52,8 +52,8 @@ use self::operations::signals::{Signal, Signals};
 use self::operations::summary::Summary;
 use self::operations::{admin, observed};
 pub use self::planned::{Met, Planned, Read, Refused, Sent, ambiguous};
-use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
+use tollgate_proxy::{Failures, Tunnels, Via};
 
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]

@@ -23,10 +23,10 @@ use super::facts::{Facts, Found};
 use super::key_sources;
 use super::llm::LlmDenials;
 use super::settled::Prices;
-use crate::meter::Meter;
-use crate::proxy::{Common, Forward};
 use crate::serve::answers::AnsweredBy;
 use crate::serve::error::BuildError;
+use tollgate_proxy::Meter;
+use tollgate_proxy::{Common, Forward};
 
 pub(crate) struct ReadyRoute<St> {
     pub(crate) plan: Route,
@@ -99,8 +99,9 @@ impl<St: Inspect> RouteBuilder<'_, St> {
             // Read at every reload, like the listeners' certificates.
             let tls = forward.and_then(|target| target.tls.as_ref()).map(files::target_tls);
             let tls = tls.transpose()?;
-            let forward = forward
-                .map(|target| Forward::new(target.clone(), tls.as_ref(), self.common.clone()));
+            let forward = forward.map(|target| {
+                Forward::new(target.upstream.clone(), tls.as_ref(), self.common.clone())
+            });
             let forward = forward
                 .transpose()
                 .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;

@@ -20,10 +20,10 @@ use tower_service::Service;
 use super::facts::Facts;
 use super::llm;
 use super::proxies::TrustedProxies;
-use crate::proxy::{Admitted, Forward};
 use crate::serve::answers::{AnsweredBy, answer_to};
 use crate::serve::app::head;
 use crate::serve::body::{Body, Watch};
+use tollgate_proxy::{Admitted, Forward};
 
 /// Forwards a request, and settles its charges.
 #[derive(Clone, Copy, Debug)]

@@ -31,12 +31,12 @@ use super::lifetime::{LAST_CALL, Lifetime};
 use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use super::streams::Streams;
-use crate::flow::{Paced, WaitingBytes};
-use crate::proxy::{Connection, LongPause, MOST_FIELDS, MOST_HEAD_BYTES, Received};
 use crate::serve::body::Body;
 use crate::serve::fronts::{forward_auth, rate_limit_service};
 use crate::serve::gateway::Gateway;
 use crate::trace::Traced;
+use tollgate_proxy::{Connection, LongPause, MOST_FIELDS, MOST_HEAD_BYTES, Received};
+use tollgate_proxy::{Paced, WaitingBytes};
 
 pub(crate) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,

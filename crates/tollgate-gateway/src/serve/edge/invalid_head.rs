@@ -11,9 +11,9 @@ use std::io;
 use bytes::Bytes;
 use http::Response;
 
-use crate::proxy::Fault;
 use crate::serve::answers::answer_to;
 use crate::serve::fronts::nginx::pass_through_nginx;
+use tollgate_proxy::Fault;
 
 /// The gateway's answer instead of hyper's. `None` if these bytes are another answer.
 pub(crate) fn replaced(answer: &[u8], is_for_nginx: bool) -> Option<Bytes> {

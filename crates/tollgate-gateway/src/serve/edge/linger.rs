@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::proxy::{LONGEST, MOST_BYTES, QUIET};
+use tollgate_proxy::{LONGEST, MOST_BYTES, QUIET};
 
 #[derive(Debug)]
 pub(crate) struct Lingering {

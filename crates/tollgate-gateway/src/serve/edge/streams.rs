@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hyper::rt::Executor;
 
-use crate::flow::{Stream, WaitingBytes};
+use tollgate_proxy::{Stream, WaitingBytes};
 
 /// Runs each of a connection's streams in its own task. If the client reads no bytes for `stall`,
 /// the task drops the stream and h2 resets it.

@@ -20,8 +20,8 @@ use metrics::counter;
 use serde_json::{Map, Value};
 use tollgate_config::plan::{AccessLogFormat, AccessLogPlan};
 
-use crate::proxy::Connection;
 use crate::serve::answers::AnsweredBy;
+use tollgate_proxy::Connection;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessLog(Option<Arc<LineQueue>>);

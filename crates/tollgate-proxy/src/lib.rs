@@ -10,8 +10,9 @@
 //! | `flow` | bounds the body bytes that wait to be sent |
 //! | `body` | passes bodies on piece by piece, with limits on their size and pauses |
 //! | `upstream` | selects a server, sends the request over a pooled connection, and returns the response |
+//! | `client` | serves a client's connection, and closes it in time |
 //!
-//! The last four need the feature `server`. Without it, the crate has no clock, I/O or runtime, so a
+//! The last five need the feature `server`. Without it, the crate has no clock, I/O or runtime, so a
 //! configuration can contain its settings.
 
 #![expect(missing_docs, reason = "a part of the gateway, and not a library for other programs")]
@@ -24,6 +25,8 @@ pub mod settings;
 #[cfg(feature = "server")]
 mod body;
 #[cfg(feature = "server")]
+mod client;
+#[cfg(feature = "server")]
 mod flow;
 #[cfg(feature = "server")]
 mod head;
@@ -34,11 +37,14 @@ mod upstream;
 
 #[cfg(feature = "server")]
 pub use self::{
-    body::discard::{LONGEST, MOST_BYTES, QUIET},
     body::error::BodyError,
     body::request_body::{ReadAhead, ReadBody, RequestBody},
     body::upload::Received,
-    flow::{Paced, Piece, Stream, WaitingBytes},
+    client::activity::Patience,
+    client::invalid_head::{ChooseAnswer, FaultAnswer, invalid_head},
+    client::lifetime::LAST_CALL,
+    client::serve::{HeadLimits, Serving, serve},
+    flow::Guard,
     head::connection::Connection,
     head::entrance::{Meaning, admit},
     head::fault::Fault,
@@ -48,7 +54,7 @@ pub use self::{
     upstream::client::Clients,
     upstream::connector::{RootsError, tls_config},
     upstream::failures::Failures,
-    upstream::forward::{Forward, LongPause},
+    upstream::forward::Forward,
     upstream::outgoing::{Admitted, Common},
     upstream::pool::become_worker,
     upstream::response::ResponseBody,

@@ -34,7 +34,6 @@ use super::decide::llm::Llm;
 use super::decide::proxies::{self, TrustedProxies};
 use super::decide::settled::{Prices, Settled};
 use super::decide::token_limit::{Addresses, TooManyRefused};
-use super::edge::activity::{Patience, stall_after};
 use super::edge::listener_settings::{ListenerKey, ListenerSettings};
 use super::error::BuildError;
 use super::fronts::rate_limits::RateLimits;
@@ -42,8 +41,8 @@ use super::operations::access_log::AccessLog;
 use super::operations::summary::Summary;
 use crate::trace::{self, Tracing};
 use tollgate_proxy::{
-    Admitted, Clients, Common, Connection, Failures, Fault, Forward, Meaning, ReadBody, Received,
-    RequestBody, Tunnels, Via, admit,
+    Admitted, Clients, Common, Connection, Failures, Fault, Forward, Meaning, Patience, ReadBody,
+    Received, RequestBody, Tunnels, Via, admit,
 };
 
 pub(super) struct App<St> {
@@ -171,11 +170,7 @@ impl<St: Inspect> App<St> {
 
     pub(super) fn patience(&self) -> Patience {
         let timeouts = &self.plan.timeouts;
-        Patience {
-            head: timeouts.request_header,
-            keep_alive: timeouts.keep_alive,
-            stall: stall_after(timeouts.idle),
-        }
+        Patience::new(timeouts.request_header, timeouts.keep_alive, timeouts.idle)
     }
 
     pub(super) async fn answer(

@@ -11,13 +11,13 @@ use tokio::time::{Instant, timeout_at};
 use super::whole::Whole;
 
 /// How long a client that should read its response may send no bytes.
-pub const QUIET: Duration = Duration::from_secs(5);
+pub(crate) const QUIET: Duration = Duration::from_secs(5);
 
 /// How long a client may continue to send.
-pub const LONGEST: Duration = Duration::from_secs(30);
+pub(crate) const LONGEST: Duration = Duration::from_secs(30);
 
 /// How much a client may still send.
-pub const MOST_BYTES: usize = 64 << 20;
+pub(crate) const MOST_BYTES: usize = 64 << 20;
 
 /// Discards the rest of an HTTP/2 body. The stream is reset when this returns.
 pub(super) async fn discard(mut body: Whole) {

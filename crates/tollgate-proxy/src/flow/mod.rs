@@ -10,8 +10,9 @@ mod waiting;
 
 use http_body::SizeHint;
 
-pub use self::paced::Paced;
-pub use self::waiting::{Piece, Stream, WaitingBytes};
+pub use self::paced::Guard;
+pub(crate) use self::paced::Paced;
+pub(crate) use self::waiting::{Piece, Stream, WaitingBytes};
 
 /// Returns the size of a body that has this many bytes before the rest.
 pub(crate) fn size_with(bytes: u64, rest: &SizeHint) -> SizeHint {

@@ -15,7 +15,7 @@ use super::waiting::{Piece, SMALL, Stream, WaitingBytes};
 pin_project! {
     /// A body, split into pieces. While too many pieces wait to be sent it pauses, except that it
     /// reads and joins a few small chunks.
-    pub struct Paced<B: Body> {
+    pub(crate) struct Paced<B: Body, G = ()> {
         #[pin]
         body: B,
         // Joined small chunks, which precede `rest`.
@@ -28,36 +28,49 @@ pin_project! {
         end: Option<End<B>>,
         // Created when needed, unless the current task already has a stream.
         stream: Option<Arc<Stream>>,
+        hides_end: bool,
+        guard: G,
     }
 }
+
+/// Finishes a message when it is dropped, which is after the last piece.
+pub trait Guard {
+    fn sent(&mut self, _bytes: usize) {}
+}
+
+impl Guard for () {}
 
 /// Trailers, an error or neither. Boxed, because most bodies have neither.
 type End<B> = Option<Box<Result<Frame<Piece>, <B as Body>::Error>>>;
 
-impl<B: Body<Data = Bytes>> Paced<B> {
-    pub fn response(body: B) -> Self {
-        Self::new(body, Stream::current())
+impl<B: Body<Data = Bytes>, G> Paced<B, G> {
+    pub(crate) fn response(body: B, guard: G) -> Self {
+        Self::new(body, Stream::current(), guard)
     }
 
-    /// A request body that the current task sends to a target. It shares the limit of the client's
-    /// connection.
-    pub fn request(body: B) -> Self {
-        Self::new(body, Stream::current().map(|stream| stream.beside()))
+    /// Hides that there is no body, so hyper does not remove `Content-Length`. In a 304, this header
+    /// describes the body that a 200 would have.
+    pub(crate) const fn hiding_end(mut self, hides_end: bool) -> Self {
+        self.hides_end = hides_end;
+        self
     }
 
-    fn new(body: B, stream: Option<Arc<Stream>>) -> Self {
-        Self {
-            body,
-            joined: BytesMut::new(),
-            rest: Bytes::new(),
-            is_small: false,
-            end: None,
-            stream,
-        }
+    fn new(body: B, stream: Option<Arc<Stream>>, guard: G) -> Self {
+        let (joined, rest) = (BytesMut::new(), Bytes::new());
+        let (is_small, hides_end) = (false, false);
+        Self { body, joined, rest, is_small, end: None, stream, hides_end, guard }
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for Paced<B> {
+impl<B: Body<Data = Bytes>> Paced<B> {
+    /// A request body that the current task sends to a target. It shares the limit of the client's
+    /// connection.
+    pub(crate) fn request(body: B) -> Self {
+        Self::new(body, Stream::current().map(|stream| stream.beside()), ())
+    }
+}
+
+impl<B: Body<Data = Bytes>, G: Guard> Body for Paced<B, G> {
     type Data = Piece;
     type Error = B::Error;
 
@@ -85,7 +98,9 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
                 }
                 if this.stream.is_none() && this.rest.len() <= PIECE && this.body.is_end_stream() {
                     // The body is complete, so no piece waits behind this one.
-                    return frame(Piece::free(mem::take(this.rest)));
+                    let data = mem::take(this.rest);
+                    this.guard.sent(data.len());
+                    return frame(Piece::free(data));
                 }
             }
             let stream = this.stream.get_or_insert_with(|| Stream::new(WaitingBytes::default()));
@@ -95,6 +110,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
                 } else {
                     this.joined.split().freeze()
                 };
+                this.guard.sent(data.len());
                 return frame(stream.give(data));
             }
             let most = match (*this.is_small, stream.connection_is_full()) {
@@ -124,11 +140,14 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        let is_empty = self.joined.is_empty() && self.rest.is_empty();
+        let is_empty = self.joined.is_empty() && self.rest.is_empty() && !self.hides_end;
         is_empty && self.end.as_ref().map_or_else(|| self.body.is_end_stream(), Option::is_none)
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.hides_end {
+            return SizeHint::default();
+        }
         let held = (self.joined.len() + self.rest.len()) as u64;
         size_with(held, &self.body.size_hint())
     }
@@ -218,7 +237,7 @@ mod tests {
     #[tokio::test]
     async fn large_chunks_are_split() {
         let bytes: Vec<u8> = (0..PIECE * 2 + 5).map(|n| n as u8).collect();
-        let mut body = Paced::response(Full::new(Bytes::from(bytes.clone())));
+        let mut body = Paced::response(Full::new(Bytes::from(bytes.clone())), ());
         let mut left = bytes.len();
         let mut taken = Vec::new();
         for expected in [PIECE, PIECE, 5] {
@@ -235,7 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn small_chunks_are_joined() {
-        let mut body = Paced::response(Ready::chunks(100_000, 1));
+        let mut body = Paced::response(Ready::chunks(100_000, 1), ());
         let first = unsent(&mut body);
         assert!(first.len() < 100, "{} pieces", first.len());
         assert!(first.iter().all(|piece| piece.remaining() == 1));
@@ -249,7 +268,7 @@ mod tests {
     async fn joined_chunks_precede_trailers() {
         let mut chunks = Ready::chunks(1_000, 1);
         chunks.0.push_back(Frame::trailers(HeaderMap::new()));
-        let mut body = Paced::response(chunks);
+        let mut body = Paced::response(chunks, ());
         let first = unsent(&mut body);
         assert!(!body.is_end_stream());
         let count = first.len();
@@ -262,14 +281,14 @@ mod tests {
 
     #[tokio::test]
     async fn single_small_chunk_is_not_counted() {
-        let mut body = Paced::response(Full::new(Bytes::from_static(b"ok")));
+        let mut body = Paced::response(Full::new(Bytes::from_static(b"ok")), ());
         let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert!(piece.chunk() == b"ok" && body.stream.is_none() && body.is_end_stream());
     }
 
     #[tokio::test]
     async fn writing_a_piece_resumes_the_body() {
-        let mut body = Paced::response(Ready::chunks(64, 8 << 10));
+        let mut body = Paced::response(Ready::chunks(64, 8 << 10), ());
         let mut pieces: VecDeque<_> = unsent(&mut body).into();
         let waits = tokio::spawn(async move {
             let next = body.frame().await.unwrap().unwrap().into_data().unwrap();

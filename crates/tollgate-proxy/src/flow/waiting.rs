@@ -17,10 +17,10 @@ task_local! {
 
 /// The memory for the waiting pieces on all streams of a connection. Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub struct WaitingBytes(Arc<AtomicUsize>);
+pub(crate) struct WaitingBytes(Arc<AtomicUsize>);
 
 #[derive(Debug)]
-pub struct Stream {
+pub(crate) struct Stream {
     in_connection: WaitingBytes,
     waiting: Mutex<Waiting>,
 }
@@ -36,7 +36,7 @@ struct Waiting {
 }
 
 impl Stream {
-    pub fn new(in_connection: WaitingBytes) -> Arc<Self> {
+    pub(crate) fn new(in_connection: WaitingBytes) -> Arc<Self> {
         let waiting = Waiting { bytes: 0, moved_at: Instant::now(), body: None };
         Arc::new(Self { in_connection, waiting: Mutex::new(waiting) })
     }
@@ -51,12 +51,12 @@ impl Stream {
     }
 
     /// Runs `task` as the task that serves this stream.
-    pub async fn serve<F: Future>(self: Arc<Self>, task: F) -> F::Output {
+    pub(crate) async fn serve<F: Future>(self: Arc<Self>, task: F) -> F::Output {
         STREAM.scope(self, task).await
     }
 
     /// Completes when pieces have waited for this time without any being written.
-    pub async fn stalls(&self, time: Duration) {
+    pub(crate) async fn stalls(&self, time: Duration) {
         loop {
             let now = Instant::now();
             let due = {
@@ -120,7 +120,7 @@ impl Stream {
 
 /// A piece of a body, which counts until it is dropped.
 #[derive(Debug)]
-pub struct Piece {
+pub(crate) struct Piece {
     data: Bytes,
     #[expect(dead_code, reason = "only its drop matters")]
     charge: Option<Charge>,

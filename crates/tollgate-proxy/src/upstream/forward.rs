@@ -47,7 +47,7 @@ pub struct Forward {
 
 /// In a response's extensions: how long its body may pause, if that is longer than by default.
 #[derive(Clone, Copy, Debug)]
-pub struct LongPause(pub Duration);
+pub(crate) struct LongPause(pub(crate) Duration);
 
 impl Forward {
     pub fn new(

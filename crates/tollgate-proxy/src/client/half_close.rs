@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// Looks for the end of the client's bytes while the gateway answers.
 #[derive(Debug, Default)]
-pub(crate) struct ReadAhead {
+pub(super) struct ReadAhead {
     /// A byte that is already read, because only reading shows whether the stream has ended.
     byte: Option<u8>,
     /// Set after the client's last byte. Fires when the client has probably disconnected.
@@ -24,7 +24,7 @@ pub(crate) struct ReadAhead {
 impl ReadAhead {
     /// # Errors
     /// The client has probably disconnected.
-    pub(crate) fn check<S: AsyncRead + Unpin>(
+    pub(super) fn check<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
@@ -55,7 +55,7 @@ impl ReadAhead {
     }
 
     /// Reads from the stream, after the byte that is already read.
-    pub(crate) fn poll_read<S: AsyncRead + Unpin>(
+    pub(super) fn poll_read<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
@@ -82,24 +82,26 @@ const QUIET: Duration = Duration::from_secs(5);
 mod tests {
     use std::future::poll_fn;
 
-    use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
     use tokio::time::advance;
 
-    use super::super::activity::{Activity, Watched, Working};
-    use super::super::slots::Slots;
-    use super::super::workers::Counted;
+    use super::super::activity::{Activity, Working};
+    use super::super::watched::Watched;
+    use super::super::watched::tests::watched;
     use super::*;
 
+    type Ours = Watched<DuplexStream, ()>;
+
     /// A client, and its connection with a request in flight.
-    fn pair(is_h2: bool) -> (DuplexStream, Watched<DuplexStream>, Working) {
-        let (client, ours) = duplex(64 << 10);
-        let activity = Activity::new();
+    fn pair(is_h2: bool) -> (DuplexStream, Ours, Working) {
+        let activity = Activity::new(&std::sync::Arc::default());
         let working = Working::begin(&activity, is_h2);
-        (client, Watched::new(ours, activity, Slots::new(1).take(Counted::default())), working)
+        let (client, ours) = watched(&activity);
+        (client, ours, working)
     }
 
     /// Flushes as hyper does whenever its task runs.
-    async fn flush(ours: &mut Watched<DuplexStream>) -> io::Result<()> {
+    async fn flush(ours: &mut Ours) -> io::Result<()> {
         poll_fn(|cx| Pin::new(&mut *ours).poll_flush(cx)).await
     }
 

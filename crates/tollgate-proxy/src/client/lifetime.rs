@@ -11,18 +11,17 @@ use tokio::sync::SetOnce;
 use tokio::time::{Instant, sleep_until};
 
 use super::activity::{Activity, Patience};
-use super::slots::Slots;
 
-pub(crate) struct Lifetime<'a> {
-    pub(crate) patience: Patience,
-    pub(crate) slots: Slots,
-    pub(crate) draining: &'a SetOnce<()>,
+pub(super) struct Lifetime<F> {
+    pub(super) patience: Patience,
+    /// Whether other clients wait for a connection.
+    pub(super) is_crowded: F,
 }
 
-impl Lifetime<'_> {
+impl<F: Fn() -> bool> Lifetime<F> {
     /// Serves a connection until it closes. After `stop`, requests in flight finish, but no new
     /// requests start.
-    pub(crate) async fn drive<C, E>(
+    pub(super) async fn drive<C, E>(
         &self,
         serving: C,
         stop: fn(Pin<&mut C>),
@@ -33,7 +32,7 @@ impl Lifetime<'_> {
         E: Into<Box<dyn Error + Send + Sync>>,
     {
         let mut serving = std::pin::pin!(serving);
-        let mut leaving = Leaving::new(self.draining);
+        let mut leaving = Leaving::new(&activity.draining);
         let mut look = std::pin::pin!(sleep_until(Instant::now() + self.patience.head));
         loop {
             let event = poll_fn(|cx| {
@@ -92,7 +91,7 @@ impl Lifetime<'_> {
     /// connection or the gateway drains.
     fn patience_now(&self, is_leaving: bool) -> Patience {
         let Patience { keep_alive, .. } = self.patience;
-        let is_short = is_leaving || self.slots.is_full();
+        let is_short = is_leaving || (self.is_crowded)();
         let keep_alive = if is_short { keep_alive.min(LAST_CALL) } else { keep_alive };
         Patience { keep_alive, ..self.patience }
     }
@@ -134,4 +133,4 @@ impl<'a> Leaving<'a> {
 }
 
 /// How long a draining connection may still start requests.
-pub(crate) const LAST_CALL: Duration = Duration::from_secs(1);
+pub const LAST_CALL: Duration = Duration::from_secs(1);

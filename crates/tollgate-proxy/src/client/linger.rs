@@ -10,10 +10,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use tollgate_proxy::{LONGEST, MOST_BYTES, QUIET};
+use crate::body::discard::{LONGEST, MOST_BYTES, QUIET};
 
 #[derive(Debug)]
-pub(crate) struct Lingering {
+pub(super) struct Lingering {
     until: Instant,
     /// Fires after `QUIET` without a byte, or at `until`.
     quiet: Pin<Box<Sleep>>,
@@ -21,13 +21,13 @@ pub(crate) struct Lingering {
 }
 
 impl Lingering {
-    pub(crate) fn begin() -> Self {
+    pub(super) fn begin() -> Self {
         let now = Instant::now();
         Self { until: now + LONGEST, quiet: Box::pin(sleep_until(now + QUIET)), left: MOST_BYTES }
     }
 
     /// Reads until the client is done, silent for too long, or has sent too much.
-    pub(crate) fn poll<S: AsyncRead + Unpin>(
+    pub(super) fn poll<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
@@ -53,20 +53,19 @@ impl Lingering {
 mod tests {
     use std::time::Duration;
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-    use super::super::activity::{Activity, Watched};
-    use super::super::slots::Slots;
-    use super::super::workers::Counted;
+    use super::super::activity::Activity;
+    use super::super::watched::Watched;
+    use super::super::watched::tests::watched;
     use super::*;
 
-    fn pair(is_being_sent_more: bool) -> (DuplexStream, Watched<DuplexStream>) {
-        let (client, ours) = duplex(64 << 10);
-        let activity = Activity::new();
+    fn pair(is_being_sent_more: bool) -> (DuplexStream, Watched<DuplexStream, ()>) {
+        let activity = Activity::new(&std::sync::Arc::default());
         if is_being_sent_more {
             activity.leaves_unread();
         }
-        (client, Watched::new(ours, activity, Slots::new(1).take(Counted::default())))
+        watched(&activity)
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use hyper::rt::Executor;
 
-use tollgate_proxy::{Stream, WaitingBytes};
+use crate::flow::{Stream, WaitingBytes};
 
 /// Runs each of a connection's streams in its own task. If the client reads no bytes for `stall`,
 /// the task drops the stream and h2 resets it.
 #[derive(Clone, Debug)]
-pub(crate) struct Streams {
-    pub(crate) stall: Duration,
-    pub(crate) in_connection: WaitingBytes,
+pub(super) struct Streams {
+    pub(super) stall: Duration,
+    pub(super) in_connection: WaitingBytes,
 }
 
 impl<F> Executor<F> for Streams

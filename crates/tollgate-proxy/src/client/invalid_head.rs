@@ -11,12 +11,16 @@ use std::io;
 use bytes::Bytes;
 use http::Response;
 
-use crate::serve::answers::answer_to;
-use crate::serve::fronts::nginx::pass_through_nginx;
-use tollgate_proxy::Fault;
+use crate::head::fault::Fault;
+
+/// Renders the answer to a fault.
+pub type FaultAnswer = fn(Fault) -> Response<Bytes>;
+
+/// Chooses how to answer an invalid head, by its first bytes.
+pub type ChooseAnswer = fn(&[u8]) -> FaultAnswer;
 
 /// The gateway's answer instead of hyper's. `None` if these bytes are another answer.
-pub(crate) fn replaced(answer: &[u8], is_for_nginx: bool) -> Option<Bytes> {
+pub(super) fn replaced(answer: &[u8], render: FaultAnswer) -> Option<Bytes> {
     let head = std::str::from_utf8(answer).ok()?.strip_prefix("HTTP/1.1 ")?;
     let head = head.strip_suffix("\r\n\r\n").filter(|head| !head.contains("\r\n\r\n"))?;
     let mut lines = head.split("\r\n");
@@ -30,10 +34,7 @@ pub(crate) fn replaced(answer: &[u8], is_for_nginx: bool) -> Option<Bytes> {
     if length.is_empty() {
         return None;
     }
-    let mut response: Response<Bytes> = answer_to(fault);
-    if is_for_nginx {
-        pass_through_nginx(&mut response);
-    }
+    let response = render(fault);
     let mut bytes = format!("HTTP/1.1 {}\r\n", response.status()).into_bytes();
     for line in others {
         bytes.extend([line.as_bytes(), b"\r\n"].concat());
@@ -48,7 +49,7 @@ pub(crate) fn replaced(answer: &[u8], is_for_nginx: bool) -> Option<Bytes> {
 }
 
 /// Why a connection failed, if its last request head was invalid.
-pub(crate) fn reason(error: &io::Error) -> Option<&hyper::Error> {
+pub fn invalid_head(error: &io::Error) -> Option<&hyper::Error> {
     let inner: &(dyn Error + 'static) = error.get_ref()?;
     inner.downcast_ref::<hyper::Error>().filter(|error| error.is_parse())
 }
@@ -61,7 +62,11 @@ mod tests {
     fn only_answers_of_hyper_are_replaced() {
         let answer = |status: &str, more: &str| {
             let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\n{more}\r\n\r\n");
-            replaced(head.as_bytes(), false)
+            replaced(head.as_bytes(), |fault| {
+                let mut response = Response::new(Bytes::from(fault.code()));
+                *response.status_mut() = fault.status();
+                response
+            })
         };
         for (status, code) in [
             ("400 Bad Request", "bad-head"),

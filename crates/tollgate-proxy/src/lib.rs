@@ -36,6 +36,10 @@ mod meter;
 mod upstream;
 
 #[cfg(feature = "server")]
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "server")]
 pub use self::{
     body::error::BodyError,
     body::request_body::{ReadAhead, ReadBody, RequestBody},

@@ -57,6 +57,14 @@ impl Clients {
         })))
     }
 
+    /// Opens all connections like this.
+    #[cfg(test)]
+    pub(crate) fn dialing(dial: super::connector::Dial) -> Self {
+        let clients = Self::new(false, 8, 1).expect("no roots are read");
+        clients.0.connectors.lock().dial = Some(dial);
+        clients
+    }
+
     /// Allows https for new upstreams.
     pub fn allow_tls(&self) -> Result<(), RootsError> {
         self.0.connectors.lock().allow_tls()

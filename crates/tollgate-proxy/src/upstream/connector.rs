@@ -23,13 +23,26 @@ pub(super) enum Connector {
     /// To the scheme and the authority of this URI, at one of the addresses.
     Tcp(Tcp, Uri, Arc<Addresses>),
     Unix(Arc<Path>),
+    #[cfg(test)]
+    Test(Dial),
 }
+
+/// Opens a connection in a test.
+#[cfg(test)]
+pub(crate) type Dial = Arc<
+    dyn Fn() -> std::pin::Pin<
+            Box<dyn Future<Output = std::io::Result<tokio::io::DuplexStream>> + Send>,
+        > + Send
+        + Sync,
+>;
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(_, server, _) => server.fmt(f),
             Self::Unix(socket) => socket.fmt(f),
+            #[cfg(test)]
+            Self::Test(_) => f.write_str("Test"),
         }
     }
 }
@@ -51,6 +64,8 @@ pub(super) struct Connectors {
     tls: ClientConfig,
     has_tls: bool,
     lookup: Lookup,
+    #[cfg(test)]
+    pub(super) dial: Option<Dial>,
 }
 
 impl fmt::Debug for Connectors {
@@ -68,7 +83,13 @@ pub struct RootsError(std::io::Error);
 
 impl Connectors {
     pub(super) fn new(has_tls: bool, lookup: Lookup) -> Result<Self, RootsError> {
-        Ok(Self { tls: tls_config(has_tls)?, has_tls, lookup })
+        Ok(Self {
+            tls: tls_config(has_tls)?,
+            has_tls,
+            lookup,
+            #[cfg(test)]
+            dial: None,
+        })
     }
 
     /// Verifies server certificates from now on.
@@ -87,6 +108,10 @@ impl Connectors {
         settings: &Connections,
         tls: Option<&TargetTls>,
     ) -> Result<Connector, http::Error> {
+        #[cfg(test)]
+        if let Some(dial) = &self.dial {
+            return Ok(Connector::Test(Arc::clone(dial)));
+        }
         let addresses = Addresses::of(authority.host(), &self.lookup, settings.lookup_interval);
         let tls = tls.map_or(&self.tls, |own| &own.config).clone();
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls);

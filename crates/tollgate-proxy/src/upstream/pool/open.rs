@@ -73,6 +73,8 @@ impl Pool {
                     let stream = connector::connect(tcp, server, addresses).await?;
                     self.handshake(stream, permit).await
                 }
+                #[cfg(test)]
+                Connector::Test(dial) => self.handshake(TokioIo::new(dial().await?), permit).await,
                 Connector::Unix(socket) => {
                     self.handshake(TokioIo::new(UnixStream::connect(socket).await?), permit).await
                 }

@@ -1,21 +1,12 @@
 //! A process stops with its owner, and a failed start is a one-line error.
-#![cfg(unix)]
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tollgate_replicas::{Nginx, Process, Redis};
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(10), "timed out after 10 s: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use tollgate_test_servers::{Nginx, Process, Redis, RedisClient, until};
 
 /// Whether a process with this id exists and is not a zombie.
 fn runs(id: u32) -> bool {
@@ -28,12 +19,9 @@ fn used_port_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let of_redis = Redis::start(address, folder.path()).unwrap_err().to_string();
-    let of_nginx = Nginx::start(address, &[address], folder.path()).unwrap_err().to_string();
-    for (line, name) in [(of_redis, "redis"), (of_nginx, "nginx")] {
-        assert!(line.starts_with(&format!("{name} cannot listen on {address}: ")), "{line}");
-        assert!(line.ends_with("choose another port") && !line.contains('\n'), "{line}");
-    }
+    let line = Nginx::start(address, &[address], folder.path()).unwrap_err().to_string();
+    assert!(line.starts_with(&format!("nginx cannot listen on {address}: ")), "{line}");
+    assert!(line.ends_with("choose another port") && !line.contains('\n'), "{line}");
 }
 
 #[test]
@@ -66,51 +54,66 @@ fn nginx_frees_its_port() {
     nginx.restart().unwrap();
     assert_eq!(nginx.address(), address);
     drop(nginx);
-    until("the port is free", || TcpListener::bind(address).is_ok());
+    until("the port is free", LIMIT, || TcpListener::bind(address).ok());
 }
 
 #[test]
-fn frozen_process_stops_on_drop() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder.path()).unwrap();
-    let (id, address) = (redis.process.id(), redis.address());
-    redis.process.freeze();
+fn dropping_a_frozen_server_removes_process_and_folder() {
+    let redis = Redis::start();
+    let (address, folder) = (redis.address(), redis.folder().to_owned());
+    redis.stop();
     drop(redis);
-    assert!(!runs(id) && TcpStream::connect(address).is_err());
+    assert!(RedisClient::tcp(address).is_err());
+    assert!(!folder.exists());
 }
 
-/// Starts a server, prints its id, and waits until the test below kills this process.
-#[expect(clippy::unwrap_used, reason = "part of the test below")]
-fn own_a_server(folder: &Path) {
-    let mut redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder).unwrap();
-    redis.process.freeze();
-    eprintln!("owns {}", redis.process.id());
-    while redis.process.ended().is_none() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+#[test]
+fn panic_stops_server() {
+    let (send, receive) = std::sync::mpsc::channel();
+    let test = std::thread::spawn(move || {
+        let redis = Redis::start();
+        send.send(redis.address()).unwrap();
+        std::panic::resume_unwind(Box::new("a failure"));
+    });
+    test.join().expect_err("a panic");
+    assert!(RedisClient::tcp(receive.recv().unwrap()).is_err());
+}
+
+#[test]
+#[should_panic(expected = "redis ended with exit status: 1: argument must be a memory value")]
+fn failed_restart_reports_the_last_output_line() {
+    let redis = Redis::start();
+    redis.configure("maxmemory", "plenty");
+    redis.restart();
 }
 
 #[test]
 fn process_stops_when_its_owner_is_killed() {
-    // The test runs itself in a second process, which becomes the owner.
-    if let Some(folder) = std::env::var_os("OWNED") {
-        own_a_server(Path::new(&folder));
+    // The test runs itself in a second process, which becomes the owner of a frozen server.
+    if std::env::var_os("OWNED").is_some() {
+        let redis = Redis::start();
+        redis.stop();
+        eprintln!("owns {} {}", redis.id().unwrap(), redis.folder().display());
+        until("the owner is killed", LIMIT, || redis.ended());
         panic!("the server ended before its owner");
     }
-    let folder = tempfile::tempdir().unwrap();
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "process_stops_when_its_owner_is_killed", "--nocapture"])
-        .env("OWNED", folder.path())
+        .args(["--exact", "processes::process_stops_when_its_owner_is_killed", "--nocapture"])
+        .env("OWNED", "")
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let lines = BufReader::new(owner.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let id = lines.into_iter().find_map(|line| line.strip_prefix("owns ")?.parse().ok());
-    let id: u32 = id.unwrap();
-    assert!(runs(id));
+    let owned = lines.into_iter().find_map(|line| Some(line.strip_prefix("owns ")?.to_owned()));
+    let owned = owned.unwrap();
+    let (id, folder) = owned.split_once(' ').unwrap();
+    let (id, folder): (u32, _) = (id.parse().unwrap(), Path::new(folder));
+    assert!(runs(id) && folder.exists());
     owner.kill().unwrap();
     owner.wait().unwrap();
-    until("the process exits", || !runs(id));
-    until("its folder is removed", || !folder.path().exists());
+    until("the process exits", LIMIT, || (!runs(id)).then_some(()));
+    until("its folder is removed", LIMIT, || (!folder.exists()).then_some(()));
 }
+
+const LIMIT: Duration = Duration::from_secs(10);

@@ -16,7 +16,8 @@ use crate::Failure;
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    _claims: [UdpSocket; 2],
+    /// Empty for a port that the caller chose.
+    _claims: Vec<UdpSocket>,
 }
 
 impl Port {
@@ -29,12 +30,24 @@ impl Port {
             let number = fastrand::u16(RANGE);
             let [own, bus] = [number, number + TO_BUS].map(claim);
             if let (Some(own), Some(bus)) = (own, bus) {
-                return Ok(Self { number, _claims: [own, bus] });
+                return Ok(Self { number, _claims: vec![own, bus] });
             }
         }
         Err(Failure::new(format!(
             "{ATTEMPTS} random ports of 127.0.0.1 in {RANGE:?} are in use; stop some servers"
         )))
+    }
+
+    /// A port that the caller chose, for a program with this name. Port 0 claims a free port.
+    ///
+    /// # Errors
+    /// The port is in use.
+    pub(crate) fn given(number: u16, name: &str) -> Result<Self, Failure> {
+        if number == 0 {
+            return Self::claim();
+        }
+        is_free(local(number), name)?;
+        Ok(Self { number, _claims: Vec::new() })
     }
 
     /// The port number.

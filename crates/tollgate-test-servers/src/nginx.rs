@@ -1,14 +1,14 @@
 //! nginx, the load balancer.
 
 use std::fs;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::process::Process;
-use crate::{Failure, http, port};
+use crate::{Failure, port};
 
 /// nginx with the configuration of `docker-compose.yml`, in front of replicas on this machine.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Nginx {
         let args = ["-p", ".", "-c", "nginx.conf", "-e", "stderr"];
         let args = args.into_iter().chain(["-g", "daemon off; pid nginx.pid;"]);
         let mut process = Process::start("nginx", "nginx", args, &[], folder)?;
-        process.until(|_| http::status(address, "/nginx-health") == Some(200))?;
+        process.until(|_| is_healthy(address).unwrap_or_default())?;
         Ok(Self { process, address, replicas: replicas.to_owned(), folder: folder.to_owned() })
     }
 
@@ -64,6 +64,15 @@ impl Nginx {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+fn is_healthy(address: SocketAddr) -> io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /nginx-health HTTP/1.0\r\n\r\n")?;
+    let mut start = [0; b"HTTP/1.1 200".len()];
+    stream.read_exact(&mut start)?;
+    Ok(start.ends_with(b" 200"))
 }
 
 /// Writes the configuration and the files that it includes.

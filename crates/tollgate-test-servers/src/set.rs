@@ -76,7 +76,9 @@ impl Set {
                 .collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
-        let redis = Redis::start(local(order.redis_port), path)?;
+        // The settings of `docker-compose.yml`.
+        let redis = Redis::builder().port(order.redis_port).max_memory("128mb", "noeviction");
+        let redis = redis.within(path).try_start()?;
         let store = ["--store".to_owned(), redis.url()];
         let replicas = (0..3u16).map(|index| {
             let mut flags: Vec<_> = store.iter().chain(&order.flags).cloned().collect();

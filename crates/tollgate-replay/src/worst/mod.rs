@@ -49,7 +49,8 @@ impl Kind {
         })
     }
 
-    fn policies(&self) -> impl Iterator<Item = &Policy> {
+    /// Returns the policies that bound how many requests pass within a window.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         self.counted().map(|applied| self.limits.policy(applied))
     }
 }

@@ -11,6 +11,7 @@ pub mod worst;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -149,10 +150,21 @@ pub enum Command {
     /// Editors with YAML support complete a file if its first line is
     /// `# yaml-language-server: $schema=limits.schema.json`.
     #[command(after_help = "Example: tollgate schema > limits.schema.json")]
-    Schema,
+    Schema {
+        /// Print the schema of test files
+        #[arg(long)]
+        test: bool,
+    },
     /// Print a commented file to start from
     #[command(after_help = "Example: tollgate init > limits.yaml")]
-    Init,
+    Init {
+        /// Print tests of this file instead
+        #[arg(long, value_name = "FILE")]
+        test: Option<PathBuf>,
+        /// Send the tests' requests through a proxy with this address
+        #[arg(long, value_name = "ADDRESS", requires = "test")]
+        proxy: Option<IpAddr>,
+    },
     /// Print a script that completes the command line in a shell
     #[command(after_help = "Example: source <(tollgate completions bash)")]
     Completions {
@@ -236,8 +248,13 @@ impl Cli {
                 let plan = plan(&source, Checks { strict: *strict, files: !without_files })?;
                 Ok(check::in_words(&plan))
             }
-            Command::Schema => Ok(format!("{:#}\n", schema::schema())),
-            Command::Init => Ok(STARTER.to_owned()),
+            Command::Schema { test: false } => Ok(format!("{:#}\n", schema::schema())),
+            Command::Schema { test: true } => Ok(format!("{:#}\n", schema::test_schema())),
+            Command::Init { test: None, .. } => Ok(STARTER.to_owned()),
+            Command::Init { test: Some(file), proxy } => {
+                let plan = load(file, Checks { strict: false, files: false })?;
+                test::generate(file, &plan, *proxy).map_err(|error| wrong(&error))
+            }
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut Self::command(), "tollgate", &mut script);

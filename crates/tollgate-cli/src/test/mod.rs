@@ -1,5 +1,6 @@
 //! `tollgate test`: a file with limits, tested with simulated requests.
 
+mod generate;
 pub(crate) mod report;
 mod simulation;
 
@@ -15,6 +16,7 @@ use tollgate_config::{self as config, Source};
 use tollgate_replay::scenario::{Expectation, Expected, Outcome, Scope, shortest};
 
 use self::report::{Failed, Report, Row, Tested};
+pub(crate) use self::generate::generate;
 pub(crate) use self::simulation::fleet;
 use self::simulation::{Simulation, happenings};
 use crate::worst::{self, Threats};
@@ -124,11 +126,10 @@ fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCod
         let meant = |test: &&Test| args.only.as_ref().is_none_or(|only| test.name.contains(only));
         for test in file.tests.iter().filter(meant) {
             let start = Instant::now();
-            let (requests, failures) = run_test(&file, test, &plan, &load).map_err(|error| {
-                error.map_or_else(|code| code, |error| {
-                    wrong(&format_args!("{}: test `{}`: {error}", path.display(), test.name))
-                })
-            })?;
+            let (requests, failures) = match run_test(&file, test, &plan, &load) {
+                Err(error) => (0, vec![Failed::unfit(error?)]),
+                Ok(run) => run,
+            };
             tested.push(Tested {
                 file: path.display().to_string(),
                 name: test.name.clone(),
@@ -141,8 +142,8 @@ fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCod
     Ok(Report { tested })
 }
 
-/// An error in words, or the exit code if it was written already.
-type TestError = Result<String, ExitCode>;
+/// Why a test does not fit the limits, or the exit code if a file is invalid.
+pub(crate) type TestError = Result<String, ExitCode>;
 
 /// Returns how many requests were simulated, and what was not as expected.
 fn run_test(
@@ -165,13 +166,13 @@ fn run_test(
         return Err(Ok("it has no `requests` and no `worst`, so it shows nothing".to_owned()));
     }
     let faults = test.faults.as_deref().unwrap_or_default();
+    let happenings = happenings(faults, load)?;
     if let StorePlan::Memory(_) = plan.store
         && faults.iter().any(|fault| fault.reload.is_none())
     {
         let error = "its faults concern a shared store, but the limits have `store: memory`";
         return Err(Ok(error.to_owned()));
     }
-    let happenings = happenings(faults, load).map_err(Err)?;
     let seed = file.seed;
     let simulation = Simulation { plan, requests, happenings, replicas, seed };
     let outcomes = simulation.run().map_err(in_words)?;

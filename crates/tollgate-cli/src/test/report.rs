@@ -60,12 +60,14 @@ impl Row {
 
     fn new(alike: &[Outcome], requests: &[Requests]) -> Self {
         let (first, last) = (&alike[0], &alike[alike.len() - 1]);
-        let Requests { method, path, client, user, .. } = &requests[first.arrival.sender as usize];
+        let requests = &requests[first.arrival.sender as usize];
+        let Requests { method, path, client, user, header, .. } = requests;
         let number = first.arrival.client;
-        let client = user.as_ref().map_or_else(
-            || address(*client, number).to_string(),
-            |user| format!("user {}", fill(user, number)),
-        );
+        let client = match (user, header.iter().flatten().next()) {
+            (Some(user), _) => format!("user {}", fill(user, number)),
+            (None, Some((name, value))) => format!("{name}: {}", fill(value, number)),
+            (None, None) => address(*client, number).to_string(),
+        };
         let request = format!("{method} {} of {client}", fill(path, number));
         let at = |outcome: &Outcome| time(outcome.arrival.at.since(START));
         let (from, to) = (at(first), at(last));
@@ -207,6 +209,12 @@ impl Report {
 }
 
 impl Failed {
+    /// A test that cannot run.
+    pub(super) fn unfit(why: String) -> Self {
+        let (about, expected) = ("the test".to_owned(), "to fit the limits".to_owned());
+        Self { about, expected, got: why, rows: Vec::new() }
+    }
+
     fn text(&self) -> String {
         let Self { about, expected, got, rows } = self;
         let mut out = format!("      {about}: expected {expected}, got {got}\n");
@@ -216,11 +224,13 @@ impl Failed {
         let cells: Vec<_> = rows.iter().map(|row| row.cells().map(String::as_str)).collect();
         let all = || [HEADING].into_iter().chain(cells.iter().copied());
         let width = |column: usize| all().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: [usize; 6] = std::array::from_fn(width);
+        // Bursts of `worst` have no policy and no reason.
+        let columns = (0..6).filter(|column| cells.iter().any(|row| !row[*column].is_empty()));
+        let columns: Vec<_> = columns.map(|column| (column, width(column))).collect();
         for row in all() {
             let mut line = String::from("      ");
-            for (cell, width) in row.iter().zip(widths) {
-                let _ = write!(line, "{cell:width$}  ");
+            for (column, width) in &columns {
+                let _ = write!(line, "{:width$}  ", row[*column]);
             }
             let _ = writeln!(out, "{}", line.trim_end());
         }

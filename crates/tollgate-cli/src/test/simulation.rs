@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::path::Path;
+use std::process::ExitCode;
 
 use tollgate::denial::Reason;
 use tollgate::store::{Micros, Outcome as Decided, StoreError, Timestamp};
@@ -12,7 +14,8 @@ use tollgate_replay::log::Record;
 use tollgate_replay::scenario::{Arrival, Outcome, Pace, START, Schedule, Sender};
 use tollgate_replay::{Answer, Bounds, Fault, Fleet, Resolved};
 
-use crate::replay::Recorded;
+use super::TestError;
+use crate::replay::{Decided as Decision, Recorded};
 
 /// A test's requests and faults.
 pub(super) struct Simulation<'a> {
@@ -38,13 +41,14 @@ pub(crate) fn fleet(plan: &Plan, replicas: NonZeroU32) -> Fleet {
     Fleet { replicas, is_shared, local_share, ..Fleet::default() }
 }
 
-/// What happens because of a fault. `load` reads a file with limits.
-pub(super) fn happenings<E>(
+/// What happens because of faults. `load` reads a file with limits.
+pub(super) fn happenings(
     faults: &[FaultAt],
-    load: impl Fn(&std::path::Path) -> Result<Plan, E>,
-) -> Result<Vec<(Timestamp, Happening)>, E> {
+    load: impl Fn(&Path) -> Result<Plan, ExitCode>,
+) -> Result<Vec<(Timestamp, Happening)>, TestError> {
     let mut all = Vec::new();
-    for fault in faults {
+    for (number, fault) in faults.iter().enumerate() {
+        let before = all.len();
         let at = START + Micros::from(fault.at);
         let mut happens = |after: Micros, fault| all.push((at + after, Happening::Fault(fault)));
         if let Some(time) = fault.store_lost {
@@ -61,7 +65,14 @@ pub(super) fn happenings<E>(
             happens(Micros::ZERO, Fault::ClockBack(step.into()));
         }
         if let Some(file) = &fault.reload {
-            all.push((at, Happening::Reload(Box::new(load(file)?))));
+            let plan = load(file).map_err(Err)?;
+            all.push((at, Happening::Reload(Box::new(plan))));
+        }
+        if all.len() == before {
+            return Err(Ok(format!(
+                "faults[{number}] does nothing: write `storeLost`, `failover`, `clockForward`, \
+                 `clockBack` or `reload`"
+            )));
         }
     }
     all.sort_by_key(|(at, _)| *at);
@@ -186,7 +197,7 @@ impl Simulation<'_> {
             None => (arrival.number % u64::from(self.replicas.get())) as usize,
         };
         recorded.decide_on(&record, replica, |decided| {
-            let crate::replay::Decided { answer, refused, limits, charges } = decided;
+            let Decision { answer, refused, limits, charges } = decided;
             match refused {
                 Some(status) => {
                     let is_allowed = false;

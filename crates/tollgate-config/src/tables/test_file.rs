@@ -36,7 +36,7 @@ section! {
     }
 
     /// Similar requests. Each client sends `count` of them, or sends them `for` some time.
-    values Requests = "tests[].requests[]" either [every rate think] [count duration] {
+    values Requests = "tests[].requests[]" either [every rate think] [count for] {
         /// The address that connects to the gateway.
         default client: format::ClientAddress = "203.0.113.1",
         /// The number of clients. Their addresses follow each other, from `client` on.

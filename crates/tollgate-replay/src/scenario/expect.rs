@@ -82,6 +82,7 @@ impl Expectation {
         let all = || outcomes.iter().enumerate().filter(|(_, outcome)| is_meant(outcome));
         let allowed = || all().filter(|(_, outcome)| outcome.is_allowed);
         let denied = || all().filter(|(_, outcome)| !outcome.is_allowed);
+        let last = || all().last().map_or(0, |(at, _)| at);
         let fail = |at, got: String| Err(self.failure(at, got, false));
         match &self.expected {
             Expected::Status(status) => {
@@ -111,6 +112,7 @@ impl Expectation {
                     Some((at, outcome)) => {
                         fail(at, outcome.policy_name().unwrap_or("no policy").to_owned())
                     }
+                    None if denied().next().is_none() => fail(last(), NO_DENIAL.to_owned()),
                     None => Ok(()),
                 }
             }
@@ -125,10 +127,7 @@ impl Expectation {
                     let got = outcome.retry_seconds();
                     fail(at, got.map_or("no Retry-After".to_owned(), |it| format!("{it}s")))
                 }
-                None => {
-                    let last = all().last().map_or(0, |(at, _)| at);
-                    fail(last, "no denied request".to_owned())
-                }
+                None => fail(last(), NO_DENIAL.to_owned()),
                 _ => Ok(()),
             },
             Expected::MaxWait(most) => match allowed().find(|(_, it)| it.wait > *most) {
@@ -183,6 +182,8 @@ impl Expectation {
         Failure { at, expected: self.expected.to_string(), got, is_excess }
     }
 }
+
+const NO_DENIAL: &str = "no denied request";
 
 /// Finds the first request that is one too many in a window, and when that window starts.
 fn exceeded<K: std::hash::Hash + Eq>(

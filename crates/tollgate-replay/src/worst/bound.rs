@@ -39,8 +39,12 @@ fn policy_bound(policy: &Policy, span: Micros, cost: Cost, threat: &Threat) -> O
     if !threat.fleet.is_shared {
         return Some(one.saturating_mul(replicas));
     }
-    // A copy without any charge starts with an unused quota.
-    let mut total = if threat.failover { one.saturating_mul(2) } else { one };
+    let mut total = one;
+    if threat.failover {
+        // A copy without any charge has an unused quota. Requests that queued before leave besides.
+        let unused = policy.capacity() / cost.get().max(1) + u64::from(policy.queues());
+        total = total.saturating_add(unused.min(if policy.queues() { one } else { u64::MAX }));
+    }
     if let Some(time) = threat.store_lost {
         total = total.saturating_add(match policy.on_store_error().unwrap_or(OnStoreError::Local) {
             OnStoreError::Open => return None,

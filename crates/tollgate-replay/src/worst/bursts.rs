@@ -9,9 +9,11 @@ pub struct Burst {
     pub after: Micros,
     /// The number of the requests' kind.
     pub kind: usize,
-    /// The number of the process that gets them.
+    /// The number of the first process that gets them.
     pub replica: usize,
-    /// How many requests arrive at the instant.
+    /// How many processes get as many, from the first on.
+    pub replicas: usize,
+    /// How many requests arrive at the instant, at each process.
     pub requests: u64,
     /// How many times they arrive.
     pub times: u64,
@@ -29,13 +31,23 @@ pub(super) fn bursts(sent: impl Iterator<Item = (Timestamp, usize, usize)>) -> V
             Some(last) if (last.after, last.kind, last.replica) == (after, kind, replica) => {
                 last.requests += 1;
             }
-            _ => bursts.push(Burst { after, kind, replica, requests: 1, times: 1, every }),
+            _ => {
+                let (replicas, requests, times) = (1, 1, 1);
+                bursts.push(Burst { after, kind, replica, replicas, requests, times, every });
+            }
         }
     }
+    bursts.dedup_by(|burst, last| {
+        let is_next = (last.after, last.kind, last.requests, last.replica + last.replicas)
+            == (burst.after, burst.kind, burst.requests, burst.replica);
+        last.replicas += usize::from(is_next);
+        is_next
+    });
     let mut grouped: Vec<Burst> = Vec::new();
     for burst in bursts {
         if let Some(last) = grouped.last_mut()
-            && (last.kind, last.replica, last.requests) == (burst.kind, burst.replica, burst.requests)
+            && (last.kind, last.replica, last.replicas, last.requests)
+                == (burst.kind, burst.replica, burst.replicas, burst.requests)
         {
             let end = last.after.get() + last.every.get() * (last.times - 1);
             let gap = Micros::new(burst.after.get() - end);
@@ -62,6 +74,7 @@ mod tests {
             after: seconds(after),
             kind,
             replica: 0,
+            replicas: 1,
             requests,
             times,
             every: seconds(every),

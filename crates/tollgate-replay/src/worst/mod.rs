@@ -1,7 +1,7 @@
 //! The most requests that limits let through within any window.
 //!
-//! A [search] sends requests to the engine and finds a schedule that gets many through. A
-//! [bound](bound) follows from the algorithms. If both are equal, no schedule gets more through.
+//! A search sends requests to the engine and finds a schedule that gets many through. A
+//! [bound] follows from the algorithms. If both are equal, no schedule gets more through.
 //!
 //! | file | holds |
 //! |---|---|
@@ -76,7 +76,7 @@ pub struct Worst {
     pub is_closed: bool,
     /// The most that the search found.
     pub found: u64,
-    /// No schedule gets more through. `None` if there is no bound.
+    /// The [bound].
     pub bound: Option<u64>,
     /// The schedule that the search found.
     pub schedule: Vec<Burst>,
@@ -88,12 +88,13 @@ impl Worst {
     pub fn is_proved(&self) -> bool {
         self.bound == Some(self.found)
     }
+}
 
-    /// Returns the largest number that cannot be excluded.
-    #[must_use]
-    pub fn at_most(&self) -> Option<u64> {
-        Some(self.bound?.max(self.found))
-    }
+/// Returns a number of requests that no schedule gets through within any window, of all kinds
+/// together. `None` if there is no bound.
+#[must_use]
+pub fn bound(kinds: &[Kind], window: Micros, threat: &Threat) -> Option<u64> {
+    bound::bound(kinds, span(kinds, window), threat)
 }
 
 /// Finds the most requests that pass within any window, of all kinds together.
@@ -101,6 +102,17 @@ impl Worst {
 /// # Errors
 /// A request charges the same policy and key under two quotas.
 pub fn worst(kinds: &[Kind], window: Micros, threat: &Threat) -> Result<Worst, StoreError> {
+    let span = span(kinds, window);
+    let bound = bound::bound(kinds, span, threat);
+    let (found, schedule) = match bound {
+        Some(most) if most <= search::MOST => search::search(kinds, span, threat, most)?,
+        _ => (0, Vec::new()),
+    };
+    Ok(Worst { window, is_closed: span == window, found, bound, schedule })
+}
+
+/// Returns the longest time between two requests in the same window.
+fn span(kinds: &[Kind], window: Micros) -> Micros {
     let is_bucket = |policy: &Policy| {
         matches!(
             policy.algorithm(),
@@ -108,15 +120,7 @@ pub fn worst(kinds: &[Kind], window: Micros, threat: &Threat) -> Result<Worst, S
         )
     };
     let is_closed = kinds.iter().flat_map(Kind::policies).all(is_bucket);
-    // The longest time between two requests in the same window.
-    let span = if is_closed { window } else { Micros::new(window.get().saturating_sub(1)) };
-    let bound = bound::bound(kinds, span, threat);
-    let worst = Worst { window, is_closed, found: 0, bound, schedule: Vec::new() };
-    if bound.is_none_or(|bound| bound > search::MOST) {
-        return Ok(worst);
-    }
-    let (found, schedule) = search::search(kinds, span, threat, bound)?;
-    Ok(Worst { found, schedule, ..worst })
+    if is_closed { window } else { Micros::new(window.get().saturating_sub(1)) }
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use crate::{Answer, Bounds, Fault, Replay, Request};
 /// More requests are not searched.
 pub(super) const MOST: u64 = 2_000_000;
 
-/// How many random schedules are tried, and how many requests they may have together.
-const TRIES: u64 = 500;
-const PATIENCE: usize = 4_000_000;
+/// How many random schedules are tried without a better result, and how many requests may pass in
+/// all schedules together.
+const TRIES: u32 = 30;
+const PATIENCE: usize = 200_000;
 
 /// A request that passes.
 #[derive(Clone, Copy)]
@@ -48,7 +49,7 @@ pub(super) fn search(
     kinds: &[Kind],
     span: Micros,
     threat: &Threat,
-    bound: Option<u64>,
+    bound: u64,
 ) -> Result<(u64, Vec<Burst>), StoreError> {
     let windows = kinds.iter().flat_map(Kind::policies).map(Policy::window);
     let windows: BTreeSet<_> = windows.filter(|window| *window > Micros::ZERO).collect();
@@ -60,28 +61,28 @@ pub(super) fn search(
     let origins: Vec<_> = origins.into_iter().collect();
     let mut best: Vec<Pass> = Vec::new();
     let mut simulated = 0;
-    let mut try_out = |attempt: &Attempt<'_>| {
+    let mut try_out = |best: &mut Vec<Pass>, attempt: &Attempt<'_>| {
         let passes = attempt.run()?;
         simulated += passes.len();
         let densest = densest(passes, span);
         if densest.len() > best.len() {
-            best = densest;
+            *best = densest;
         }
-        let is_reached = bound.is_some_and(|bound| best.len() as u64 >= bound);
-        Ok(is_reached || simulated > PATIENCE)
+        Ok(best.len() as u64 >= bound || simulated > PATIENCE)
     };
     let attempt = |origin, before, faults| Attempt { kinds, threat, span, before, origin, faults };
     'search: {
         for origin in &origins {
             for faults in faults(threat, *origin, span) {
-                if try_out(&attempt(*origin, None, faults))? {
+                if try_out(&mut best, &attempt(*origin, None, faults))? {
                     break 'search;
                 }
             }
         }
         let mut random = Random::new(1);
         let longest = windows.last().map_or(1, |window| window.get());
-        for _ in 0..TRIES {
+        let mut tries = 0;
+        while tries < TRIES {
             let origin = origins[random.below(origins.len() as u64) as usize];
             let earlier = Timestamp::from_micros(origin.as_micros() - random.below(longest));
             let most = kinds.iter().flat_map(Kind::policies).map(Policy::capacity).min();
@@ -89,9 +90,11 @@ pub(super) fn search(
             let before = (earlier, random.below(kinds.len() as u64) as usize, count);
             let all = faults(threat, origin, span);
             let faults = all[random.below(all.len() as u64) as usize].clone();
-            if try_out(&attempt(origin, Some(before), faults))? {
+            let known = best.len();
+            if try_out(&mut best, &attempt(origin, Some(before), faults))? {
                 break 'search;
             }
+            tries = if best.len() > known { 0 } else { tries + 1 };
         }
     }
     best.sort_by_key(|pass| pass.sent);

@@ -124,7 +124,10 @@ fn adaptive_fleet_meets_few_unnamed_denials() {
         let plan = Plan { halves: true, says: false, ..Plan::of(seed) };
         let World { plan, history, .. } = run(plan);
         let (denied, used) = (history.denied.len(), history.share(&plan, plan.length / 2));
-        assert!(denied <= plan.quota as usize + 5, "seed {seed}: {denied} denials of {plan:?}");
+        // The rate rises until the service denies calls again.
+        let windows = plan.length.as_secs_f64() / plan.window.as_secs_f64();
+        let most = (plan.quota + 5) as f64 * windows / 8.0;
+        assert!(denied as f64 <= most, "seed {seed}: {denied} denials of {plan:?}");
         // Of the half that is granted. Few calls are too coarse for a share of them.
         let least = if plan.quota < 10 { 0.05 } else { 0.35 };
         assert!(used >= least, "seed {seed}: used {used} of {plan:?}");

@@ -1,7 +1,9 @@
 //! The whole proxy between duplex streams, under a clock that passes while all tasks wait.
 
 mod chunks;
+mod http1;
 mod timeouts;
+mod upgrades;
 
 use std::io;
 use std::sync::Arc;
@@ -62,7 +64,7 @@ impl Proxy {
             identity: Arc::default(),
             clients: Clients::dialing(upstream),
             idle: IDLE,
-            tunnels: Tunnels::default(),
+            tunnels: Tunnels::default().at_most(8),
             failures: Failures::default(),
             via: Via::new("test").unwrap(),
         };

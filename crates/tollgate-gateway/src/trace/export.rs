@@ -31,8 +31,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::DynFilterFn;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::REQUEST;
-use super::context::{self, PARENT, STATE, TraceParent};
+use super::context::{self, PARENT, REQUEST, STATE, TraceParent};
 use super::queue::{Queue, Tally};
 use super::spans::{Spans, TracingError};
 

@@ -68,5 +68,3 @@ pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
             .to_owned(),
     ))
 }
-
-const REQUEST: &str = "tollgate::request";

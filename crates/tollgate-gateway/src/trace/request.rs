@@ -5,8 +5,7 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing::instrument::{Instrument, Instrumented};
 
-use super::REQUEST;
-use super::context::TraceParent;
+use super::context::{REQUEST, TraceParent};
 
 /// A request's spans, which are finished when this value is dropped.
 #[derive(Debug)]

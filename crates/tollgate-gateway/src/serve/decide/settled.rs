@@ -15,10 +15,9 @@ use tollgate_config::plan::{LimitPlan, SettleBy};
 use tollgate_llm::{Call, Meter, Watch};
 use tower_service::Service;
 
-use super::facts::Facts;
+use super::facts::{Facts, head};
 use super::proxies::TrustedProxies;
 use crate::serve::answers::{AnsweredBy, answer_to};
-use crate::serve::app::head;
 use crate::serve::body::Body;
 use tollgate_proxy::{Admitted, Forward};
 

@@ -27,7 +27,7 @@ use super::body::Body;
 use super::decide::build::{self, Limiter, Preflight, ReadyRoute, RouteBuilder};
 use super::decide::client_identity::Identity;
 use super::decide::denials::answered_by;
-use super::decide::facts::Facts;
+use super::decide::facts::{Facts, head};
 use super::decide::keys::{KeySet, KeySets};
 use super::decide::lists;
 use super::decide::llm::Llm;
@@ -379,12 +379,6 @@ impl<St: Inspect> App<St> {
 struct Limited<'a, St> {
     limiter: &'a Limiter<St>,
     facts: Facts,
-}
-
-pub(super) fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
-    let mut head = RequestHead::of(request);
-    head.extensions = &request.body().connection.extensions;
-    head
 }
 
 /// The path in both spellings, if the upstream receives another than the limits see.

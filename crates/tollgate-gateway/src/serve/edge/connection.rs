@@ -176,7 +176,7 @@ async fn answer<St: Inspect>(
     front: Front,
 ) -> (Response<Body>, InFlight) {
     let (gateway, connection) = &*served;
-    let traced = Traced::begin(&gateway.persistent.tracing, &mut request, connection.is_tls);
+    let traced = Traced::begin(&mut request, connection.is_tls);
     let app = gateway.app_to_keep();
     let log = &gateway.persistent.access_log;
     // Pinned here, because the future is large, and `within` would move it twice.

@@ -14,8 +14,8 @@ use tollgate_engine::{PathPattern, PathPatternError};
 
 use super::typed::texts;
 use super::{spec, typed};
-use crate::path::{Ambiguous, normalise};
 use crate::plan::{PathMatch, Secret, Statuses};
+use tollgate_proxy::path::{Ambiguous, normalise};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreflightWord {

@@ -9,7 +9,7 @@ use tollgate_test_servers::http::Client;
 use tollgate_test_servers::{Plan, Replica};
 
 /// Starts the demo on a free port. Its log is in the folder.
-fn start(flags: &[&str]) -> (Replica, TempDir) {
+pub(crate) fn start(flags: &[&str]) -> (Replica, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let replica = Replica::start(Plan {
         program: env!("CARGO_BIN_EXE_replica").into(),

@@ -11,6 +11,7 @@ use tollgate::key::{KeyError, RequestHead};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
+use tollgate_config::format::header_line;
 use tollgate_config::plan::{Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited};
 use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
 use tollgate_gateway::serve::{
@@ -33,7 +34,7 @@ pub struct Described {
     #[arg(long, default_value = "127.0.0.1")]
     ip: IpAddr,
     /// A header, for example `X-API-Key: …`; may be repeated
-    #[arg(long, value_name = "FIELD: VALUE", value_parser = field)]
+    #[arg(long, value_name = "FIELD: VALUE", value_parser = header_line)]
     header: Vec<(HeaderName, HeaderValue)>,
     /// The user, instead of a token
     #[arg(long, value_name = "NAME")]
@@ -290,11 +291,4 @@ fn when(decision: &Decision, at: Timestamp) -> String {
 
 fn instant(at: Timestamp) -> humantime::Rfc3339Timestamp {
     humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_micros(at.as_micros()))
-}
-
-fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = text.split_once(':').ok_or("write it as `Field: value`")?;
-    let name = HeaderName::try_from(name.trim()).map_err(|error| error.to_string())?;
-    let value = HeaderValue::try_from(value.trim()).map_err(|error| error.to_string())?;
-    Ok((name, value))
 }

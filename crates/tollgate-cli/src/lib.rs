@@ -6,9 +6,12 @@ pub mod explain;
 mod log;
 pub mod replay;
 pub mod signatures;
+pub mod test;
+pub mod worst;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -26,6 +29,8 @@ use tollgate_gateway::trace::{self, Tracing};
 
 use crate::explain::{Described, explain};
 use crate::replay::{ReplayArgs, SuggestArgs};
+use crate::test::TestArgs;
+use crate::worst::WorstArgs;
 
 /// A rate limiter in front of any HTTP service, with its limits in a YAML file
 ///
@@ -118,15 +123,48 @@ pub enum Command {
     /// have denied 99, 99.9 and 99.99 % of the clients. The log is then replayed against the file.
     #[command(after_help = "Example: tollgate suggest access.log > limits.yaml")]
     Suggest(Box<SuggestArgs>),
+    /// Test a file with limits: simulated requests, and what is expected of them
+    ///
+    /// Requests pass through the same routes, identities, limits and failure policies as in `serve`,
+    /// in simulated time and from a seed, so each run gives the same result. For a failure, the
+    /// report has the shortest history that shows it. The exit code is 0, 1 if a test fails, or 2 if
+    /// a file is invalid.
+    #[command(after_help = "Example: tollgate init --test limits.yaml > limits.test.yaml; \
+                            tollgate test limits.test.yaml")]
+    Test(Box<TestArgs>),
+    /// Show the most requests that a file lets through within any window
+    ///
+    /// For each policy, for one client and for all clients together, the command searches a schedule
+    /// that gets the most requests through, and proves where no schedule gets more through.
+    #[command(after_help = "Example: tollgate worst limits.yaml --replicas 5 --redis-down 10s")]
+    Worst {
+        /// The file with the limits; `-` reads it from stdin
+        #[arg(value_name = "FILE")]
+        config: PathBuf,
+        /// The options of the search.
+        #[command(flatten)]
+        worst: Box<WorstArgs>,
+    },
     /// Print the file's JSON Schema, for editors
     ///
     /// Editors with YAML support complete a file if its first line is
     /// `# yaml-language-server: $schema=limits.schema.json`.
     #[command(after_help = "Example: tollgate schema > limits.schema.json")]
-    Schema,
+    Schema {
+        /// Print the schema of test files
+        #[arg(long)]
+        test: bool,
+    },
     /// Print a commented file to start from
     #[command(after_help = "Example: tollgate init > limits.yaml")]
-    Init,
+    Init {
+        /// Print tests of this file instead
+        #[arg(long, value_name = "FILE")]
+        test: Option<PathBuf>,
+        /// Send the tests' requests through a proxy with this address
+        #[arg(long, value_name = "ADDRESS", requires = "test")]
+        proxy: Option<IpAddr>,
+    },
     /// Print a script that completes the command line in a shell
     #[command(after_help = "Example: source <(tollgate completions bash)")]
     Completions {
@@ -193,6 +231,10 @@ impl Cli {
                 let other = replay.compare.as_ref().map(read).transpose()?;
                 replay::run(plan, other, replay).map_err(|error| wrong(&error))
             }
+            Command::Test(args) => test::run(args),
+            Command::Worst { config, worst } => {
+                worst::run(&read(config)?, worst).map_err(|error| wrong(&error))
+            }
             Command::Suggest(args) => replay::suggest(args).map_err(|error| wrong(&error)),
             Command::Check { config, strict, without_files } => {
                 let source = Source::read(config).map_err(|error| wrong(&error))?;
@@ -206,8 +248,13 @@ impl Cli {
                 let plan = plan(&source, Checks { strict: *strict, files: !without_files })?;
                 Ok(check::in_words(&plan))
             }
-            Command::Schema => Ok(format!("{:#}\n", schema::schema())),
-            Command::Init => Ok(STARTER.to_owned()),
+            Command::Schema { test: false } => Ok(format!("{:#}\n", schema::schema())),
+            Command::Schema { test: true } => Ok(format!("{:#}\n", schema::test_schema())),
+            Command::Init { test: None, .. } => Ok(STARTER.to_owned()),
+            Command::Init { test: Some(file), proxy } => {
+                let plan = load(file, Checks { strict: false, files: false })?;
+                test::generate(file, &plan, *proxy).map_err(|error| wrong(&error))
+            }
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut Self::command(), "tollgate", &mut script);

@@ -1,6 +1,8 @@
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, HeaderValue, Method as HttpMethod};
@@ -16,6 +18,42 @@ use super::typed::texts;
 use super::{spec, typed};
 use crate::plan::{PathMatch, Secret, Statuses};
 use tollgate_proxy::path::{Ambiguous, normalise};
+
+/// Parses a header such as `X-API-Key: k-7`.
+pub fn header_line(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as `Field: value`")?;
+    let name = HeaderName::try_from(name.trim()).map_err(|error| error.to_string())?;
+    let value = HeaderValue::try_from(value.trim()).map_err(|error| error.to_string())?;
+    Ok((name, value))
+}
+
+fn amount(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let number = |text: &str| {
+        text.parse::<u64>().map_err(|_| "write whole numbers, and one space between words".to_owned())
+    };
+    if let Some(most) = text.strip_prefix("at most ") {
+        return Ok(0..=number(most)?);
+    }
+    if let Some(least) = text.strip_prefix("at least ") {
+        return Ok(number(least)?..=u64::MAX);
+    }
+    let (least, most) = text.split_once(" to ").unwrap_or((text, text));
+    let (least, most) = (number(least)?, number(most)?);
+    if least > most {
+        return Err(format!("write the smaller number first: {most} to {least}"));
+    }
+    Ok(least..=most)
+}
+
+/// Parses a rate into the mean time between two requests.
+fn rate(text: &str) -> Option<Duration> {
+    let (count, time) = text.split_once('/')?;
+    let (count, time) = (count.trim().parse::<u32>().ok()?, time.trim());
+    let has_number = time.starts_with(|first: char| first.is_ascii_digit());
+    let time = if has_number { time.to_owned() } else { format!("1{time}") };
+    let gap = humantime::parse_duration(&time).ok()?.checked_div(count)?;
+    (gap >= Duration::from_micros(1)).then_some(gap)
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreflightWord {
@@ -220,6 +258,30 @@ texts! {
     Status(text) -> Statuses:
         "a status such as 401, or a class such as 2xx", r"^([1-5][0-9]{2}|[1-5]xx)$" =>
         text.parse().map_err(|()| "it has three digits, from 100 to 599".to_owned());
+
+    ClientAddress(text) -> IpAddr: "an address such as 203.0.113.7" =>
+        text.parse().map_err(|_| "write an IPv4 or IPv6 address, without a port".to_owned());
+
+    RequestTarget(text) -> String: "a path such as /items?page=2", r"^[/*]" =>
+        match text.starts_with('/') || text == "*" {
+            true => Ok(text.to_owned()),
+            false => Err("it starts with `/`".to_owned()),
+        };
+
+    /// A header with its value, in which `{client}` is a placeholder.
+    HeaderLine(text) -> (String, String): "a header such as `X-API-Key: k-7`", r"^[^:]+:" =>
+        header_line(text).map(|(name, _)| {
+            (name.to_string(), text.split_once(':').unwrap_or_default().1.trim().to_owned())
+        });
+
+    /// The mean time between two requests.
+    Rate(text) -> Duration: "a rate such as 10/s, 600/m or 5/10s", r"^ *[0-9]+ */ *[0-9]*[a-z]+ *$" =>
+        rate(text).ok_or_else(|| "write a number of requests and a time, such as 10/s".to_owned());
+
+    Amount(text) -> RangeInclusive<u64>:
+        "a number, `at most 100`, `at least 90` or `90 to 100`",
+        r"^((at most|at least|[0-9]+ to) )?[0-9]+$" =>
+        amount(text);
 
     PerMinute(text) -> Option<u64>:
         "a whole number from 1 to 1000000, or `unlimited`", r"^([1-9][0-9]{0,6}|unlimited)$" =>

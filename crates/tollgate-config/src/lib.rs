@@ -6,7 +6,7 @@
 pub mod check;
 mod env;
 pub mod files;
-mod format;
+pub mod format;
 mod named_files;
 mod place;
 pub mod plan;
@@ -33,7 +33,7 @@ use std::rc::Rc;
 use self::files::FileError;
 use self::plan::Plan;
 use self::problem::{Checked, Problems, Reported};
-use self::tables::File;
+use self::tables::{File, TestFile};
 use self::typed::{Input, ValueType as _};
 
 #[derive(Debug)]
@@ -82,6 +82,14 @@ pub fn read(source: &Source, env: Env<'_>) -> Outcome {
 
 pub fn read_with_process_env(source: &Source) -> Outcome {
     read(source, &|name| std::env::var(name).ok())
+}
+
+/// Reads a file of `tollgate test`; variables come from the process's environment.
+pub fn read_tests(source: &Source) -> (Option<TestFile>, Report) {
+    let problems = Rc::new(Problems::default());
+    let root = tree::parse(&source.text, &|name| std::env::var(name).ok(), &problems);
+    let tests = root.and_then(|root| TestFile::read(Input::root(&root, &problems)).ok());
+    (tests.filter(|_| !problems.has_errors()), problems.report(source))
 }
 
 fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan> {

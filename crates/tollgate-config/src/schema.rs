@@ -5,11 +5,21 @@ use serde_json::{Map, Value, json};
 use crate::spec::{Field, Format, Presence, Section, Shape};
 use crate::tables;
 
-/// The schema, draft 2020-12.
+/// The schema of the configuration file.
 pub fn schema() -> Value {
-    let mut schema = section(tables::root());
+    document(tables::root(), "Configuration of the Tollgate gateway")
+}
+
+/// The schema of a test file.
+pub fn test_schema() -> Value {
+    document(tables::test_file(), "Tests of rate limits")
+}
+
+/// A schema, draft 2020-12.
+fn document(root: &Section, title: &str) -> Value {
+    let mut schema = section(root);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
-    schema["title"] = json!("Configuration of the Tollgate gateway");
+    schema["title"] = json!(title);
     schema
 }
 

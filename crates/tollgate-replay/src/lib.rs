@@ -36,9 +36,11 @@ mod instant;
 #[cfg(feature = "log")]
 pub mod log;
 mod report;
+pub mod scenario;
 pub mod suggest;
+pub mod worst;
 
-pub use self::engine::{Answer, Bounds, Client, Replay, Request, Resolved};
+pub use self::engine::{Answer, Bounds, Client, Fault, Fleet, Replay, Request, Resolved};
 pub use self::instant::Instant;
 pub use self::report::{
     ClientReport, Counts, Minute, Nearness, PolicyReport, Report, Series, Totals, Waits,

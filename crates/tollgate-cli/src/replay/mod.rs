@@ -18,6 +18,7 @@ use tollgate_replay::Report;
 use tollgate_replay::html::{self, ClientLimit};
 
 use self::recorded::ASSUMPTIONS;
+pub(crate) use self::recorded::{Decided, Recorded};
 pub use self::replayed::{LogArgs, ReplayError};
 use self::replayed::{Replayed, replay, write_whole};
 pub use self::suggest::{SuggestArgs, run as suggest};

@@ -14,10 +14,11 @@ use smallvec::SmallVec;
 use tollgate::key::{
     ClientIp, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
 };
+use tollgate::denial::Reason;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
 use tollgate_config::plan::{
-    ChargePlan, IdentitySource, LimitPlan, Meeting, Plan, ReservePlan, SettleBy, Statuses,
+    ChargePlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, ReservePlan, SettleBy, Statuses,
 };
 use tollgate_engine::{Charges, Limits, actual_cost};
 use tollgate_gateway::serve::{Met, Planned, Read, Refused, Sent, client_ip};
@@ -25,7 +26,7 @@ use tollgate_llm::{Models, Usage};
 use tollgate_proxy::{Fault, Meaning};
 use tollgate_replay::log::{Record, Tokens, Visible};
 use tollgate_replay::{
-    Answer, Bounds, Client, Instant, Replay, Report, Request as Recording, Resolved,
+    Answer, Bounds, Client, Fleet, Instant, Replay, Report, Request as Recording, Resolved,
 };
 
 use super::client_name::Name;
@@ -48,12 +49,12 @@ pub(super) const ASSUMPTIONS: [&str; 9] = [
 /// The route in reports for lines without a request.
 pub(super) const NOT_HTTP: &str = "(not HTTP)";
 
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     planned: Planned,
     no_limits: Arc<Limits>,
     /// A single request, reused for every line.
     request: Request<()>,
-    replay: Replay,
+    pub(crate) replay: Replay,
     hide: Option<RandomState>,
     /// Requests without a client, for which client limits have no key.
     pub(super) without_client: u64,
@@ -63,14 +64,23 @@ pub(super) struct Recorded {
     /// How many bits of IPv4 and IPv6 addresses count.
     prefixes: (u8, u8),
     /// Key sets start to fetch if there is a runtime. This runtime never runs them.
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// A decision on a request.
+pub(crate) struct Decided<'a> {
+    pub(crate) answer: Answer,
+    /// The status, if the request is answered before any limit.
+    pub(crate) refused: Option<StatusCode>,
+    pub(crate) limits: &'a Limits,
+    pub(crate) charges: &'a Charges,
 }
 
 /// What happens to a recorded request before its charges.
 enum Found<'a> {
     /// No limit. The name is the route or the reason.
-    Free(&'a str),
-    Forbidden(&'a str),
+    Free(&'a str, Option<StatusCode>),
+    Forbidden(&'a str, Reason),
     Limited {
         /// The route's number.
         route: usize,
@@ -85,6 +95,11 @@ impl Recorded {
         bounds: Bounds,
         hide: Option<RandomState>,
     ) -> Result<Self, String> {
+        Ok(Self { hide, ..Self::in_fleet(plan, &Fleet::default(), bounds)? })
+    }
+
+    /// For requests to a simulated fleet.
+    pub(crate) fn in_fleet(plan: Plan, fleet: &Fleet, bounds: Bounds) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let entered = runtime.enter();
@@ -99,6 +114,7 @@ impl Recorded {
         let peer = client_ip(&TrustedProxies::none(), None, prefixes.0, prefixes.1);
         let peer = peer.map_err(|error| error.to_string())?;
         let bounds = Bounds { waiting: plan.waiting.requests, ..bounds };
+        let replay = Replay::with_fleet(fleet, bounds).map_err(|error| error.to_string())?;
         let mut request = Request::new(());
         // Only lines without an address have this peer, with which the other lists still work.
         request.extensions_mut().insert(UnixPeer);
@@ -106,17 +122,34 @@ impl Recorded {
             planned,
             no_limits: Arc::new(Limits::new([])),
             request,
-            replay: Replay::within(bounds),
-            hide,
+            replay,
+            hide: None,
             without_client: 0,
             not_forwarded: 0,
             peer,
             prefixes,
-            _runtime: runtime,
+            runtime,
         })
     }
 
+    /// Loads another plan. Used units remain.
+    pub(crate) fn reload(&mut self, plan: Plan) -> Result<(), String> {
+        let _entered = self.runtime.enter();
+        self.planned = Planned::new(plan)?;
+        Ok(())
+    }
+
     pub(super) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
+        self.decide_on(record, 0, |decided| decided.answer)
+    }
+
+    /// Decides a request on one of the fleet's processes.
+    pub(crate) fn decide_on<R>(
+        &mut self,
+        record: &Record<'_>,
+        replica: usize,
+        see: impl FnOnce(Decided<'_>) -> R,
+    ) -> Result<R, StoreError> {
         let Read { client, meaning } = self.read(record);
         let subject = client.subject().ok().flatten();
         let subject = subject.as_ref();
@@ -128,11 +161,19 @@ impl Recorded {
         let named = subject.map(|subject| Client { key: &subject.key, name: &name });
         let duration = record.duration.unwrap_or_default();
         let request = Recording::new(record.at, no_limits, Charges::default()).lasting(duration);
-        let mut request = Recording { client: named, ..request };
+        let mut request = Recording { client: named, replica, ..request };
+        let none = Charges::default();
+        let early = |answer, refused| Decided { answer, refused, limits: no_limits, charges: &none };
+        let forbid = |replay: &mut Replay, request: &Recording<'_>, status| {
+            replay.forbid(request).map(|()| early(Answer::Denied, Some(status)))
+        };
         let (number, api) = match found {
-            Found::Free(route) => return replay.request(&mut request.by(route)),
-            Found::Forbidden(route) => {
-                return replay.forbid(&request.by(route)).map(|()| Answer::Denied);
+            Found::Free(route, refused) => {
+                let answer = replay.request(&mut request.by(route))?;
+                return Ok(see(early(answer, refused)));
+            }
+            Found::Forbidden(route, reason) => {
+                return forbid(replay, &request.by(route), reason.status()).map(see);
             }
             Found::Limited { route, api } => (route, api),
         };
@@ -143,18 +184,26 @@ impl Recorded {
         let models = llm.map(|llm| &llm.models);
         // Without tokens in the log, their limits cannot be replayed.
         let usage = |settle| usage(record, models, settle);
-        let Ok((limits, charges)) = planned.charges(&head, number, api, &client, usage) else {
-            return replay.forbid(&request).map(|()| Answer::Denied);
+        let (limits, charges) = match planned.charges(&head, number, api, &client, usage) {
+            Ok(charged) => charged,
+            Err(NoClient::Missing) => {
+                return forbid(replay, &request, planned.plan.missing_key_status).map(see);
+            }
+            Err(NoClient::Ambiguous) => {
+                return forbid(replay, &request, Reason::AmbiguousKey.status()).map(see);
+            }
         };
         let actual: SmallVec<[_; 4]> = route
             .limits
             .charges(api)
             .filter_map(|(number, limit, charge)| Some((number, actual(limit, charge, record)?)))
             .collect();
-        replay.request(&mut Recording { limits, charges, actual: &actual, ..request })
+        let mut request = Recording { limits, charges, actual: &actual, ..request };
+        let answer = replay.request(&mut request)?;
+        Ok(see(Decided { answer, refused: None, limits, charges: &request.charges }))
     }
 
-    pub(super) fn resolved(&mut self) -> impl Iterator<Item = Resolved> + '_ {
+    pub(crate) fn resolved(&mut self) -> impl Iterator<Item = Resolved> + '_ {
         self.replay.resolved()
     }
 
@@ -234,7 +283,7 @@ fn find<'a>(
     record: &Record<'_>,
 ) -> Found<'a> {
     if record.method.is_empty() {
-        return Found::Free(NOT_HTTP);
+        return Found::Free(NOT_HTTP, None);
     }
     let is_preflight = *head.method == Method::OPTIONS;
     let met = meaning.map_err(Refused::from);
@@ -244,14 +293,22 @@ fn find<'a>(
         Ok(Met { route, meeting: Meeting::Limits { api } }) => Found::Limited { route, api },
         // The preflight limit is per minute and address, and too high to matter in a report.
         Ok(Met { route, meeting: Meeting::Unlimited(_) | Meeting::Preflight(_) }) => {
-            Found::Free(name(route))
+            Found::Free(name(route), None)
         }
-        Ok(Met { route, meeting: Meeting::Blocked }) => Found::Forbidden(name(route)),
-        Err(Refused::Ambiguous(route)) => Found::Forbidden(&route.name),
-        Err(Refused::Fault(Fault::Connect | Fault::Trace)) => Found::Free("(bad method)"),
-        Err(Refused::Fault(Fault::Host)) => Found::Free("(bad host)"),
-        Err(Refused::Fault(Fault::NoRoute) | Refused::Ping) => Found::Free("(no route)"),
-        Err(Refused::Fault(_)) => Found::Free("(bad path)"),
+        Ok(Met { route, meeting: Meeting::Blocked }) => {
+            Found::Forbidden(name(route), Reason::DeniedSubject)
+        }
+        Err(Refused::Ambiguous(route)) => Found::Forbidden(&route.name, Reason::AmbiguousKey),
+        Err(Refused::Ping) => Found::Free("(no route)", Some(StatusCode::NO_CONTENT)),
+        Err(Refused::Fault(fault)) => {
+            let name = match fault {
+                Fault::Connect | Fault::Trace => "(bad method)",
+                Fault::Host => "(bad host)",
+                Fault::NoRoute => "(no route)",
+                _ => "(bad path)",
+            };
+            Found::Free(name, Some(fault.status()))
+        }
     }
 }
 

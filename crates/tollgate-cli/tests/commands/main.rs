@@ -10,3 +10,4 @@ mod named_files;
 mod rate_limit_files;
 mod replay;
 mod support;
+mod testing;

@@ -261,6 +261,13 @@ impl CostTable {
         Self { paths: Vec::new(), methods: MethodCosts::flat(cost) }
     }
 
+    /// The lowest cost of a request that is not free.
+    pub fn lowest(&self) -> Cost {
+        let methods = self.methods.listed().map(|(_, cost)| cost).chain([self.methods.other()]);
+        let all = methods.chain(self.paths.iter().map(|rule| rule.cost));
+        all.filter(|cost| *cost > Cost::ZERO).min().unwrap_or(Cost::ZERO)
+    }
+
     /// The cost of a request to a normalized path. If the path has several readings, the highest
     /// cost counts.
     pub fn of(&self, method: &Method, path: &str) -> Cost {

@@ -49,8 +49,9 @@ pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
 
 pub use crate::tables::{
-    AccessLogFormat, AccessLogPlan, Admin, CertificateFiles, Listen, LogFormat, LogPlan, Memory,
-    ResponseHeaders, TargetTlsFiles, Timeouts, TlsFiles, TracingPlan, Waiting,
+    AccessLogFormat, AccessLogPlan, Admin, CertificateFiles, Expect, FaultAt, Listen, LogFormat,
+    LogPlan, Memory, Requests, ResponseHeaders, TargetTlsFiles, Test, TestFile, Timeouts, TlsFiles,
+    TracingPlan, Waiting, WindowBound, WorstBound,
 };
 
 use tollgate_proxy::path::{PathFault, PathRules, RequestPath, in_all_readings};

@@ -15,6 +15,7 @@
 //! | `store.rs` | where quotas are stored |
 //! | `answers.rs` | headers and denials |
 //! | `telemetry.rs` | logs and traces |
+//! | `test_file.rs` | the file of `tollgate test` |
 //! | `value_types.rs` | values that several sections use |
 
 mod answers;
@@ -27,6 +28,7 @@ mod server;
 mod store;
 mod target;
 mod telemetry;
+mod test_file;
 mod tls;
 mod value_types;
 mod window;
@@ -48,6 +50,7 @@ pub(super) use self::store::{Redis, Store};
 pub use self::target::HealthCheck;
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
 pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
+pub use self::test_file::{Expect, FaultAt, Requests, Test, TestFile, WindowBound, WorstBound};
 pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
 pub(super) use self::window::Window;
 
@@ -59,6 +62,11 @@ use typed::{Either, Flag, List, OneOrMore, Short, Whole, section};
 /// The table of the file.
 pub fn root() -> &'static Section {
     File::table()
+}
+
+/// The table of a test file.
+pub fn test_file() -> &'static Section {
+    TestFile::table()
 }
 
 section! {

@@ -3,11 +3,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `request.rs` | a recorded request |
+//! | `fleet.rs` | the simulated processes and their stores |
 //! | `waiting.rs` | waiting requests |
 //! | `tally.rs` | counts per policy and route |
 //! | `clients.rs` | counts per client |
 
 mod clients;
+mod fleet;
 mod request;
 mod tally;
 mod waiting;
@@ -16,14 +18,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::{Cost, Micros, Receipt, ReceiptId, Store, StoreError, Timestamp};
-use tollgate_engine::{
-    self as engine, Charges, Conclusion, Limits, Queue, Rejection, Sleeping, Step,
+use tollgate_core::{
+    Cost, Micros, PolicyError, Receipt, ReceiptId, Store, StoreError, Timestamp,
 };
-use tollgate_memory::{Clock, MemoryStore};
+use tollgate_engine::{self as engine, Charges, Conclusion, Limits, Rejection, Sleeping, Step};
 
+pub use self::fleet::{Fault, Fleet};
+use self::fleet::Replicas;
 pub use self::request::{Client, Request};
 use self::tally::Tallies;
 use self::waiting::{Waiter, Woken};
@@ -79,6 +81,8 @@ pub enum Answer {
     },
     /// The request is denied.
     Denied,
+    /// The store could not decide, and a limit fails closed.
+    Undecided,
     /// The request waits for a limit. [`Replay::resolved`] returns the final answer later.
     Waits,
 }
@@ -90,6 +94,8 @@ pub struct Resolved {
     pub number: u64,
     /// Whether it passed, and how long it waited.
     pub answer: Answer,
+    /// The limits that the charges refer to.
+    pub limits: Arc<Limits>,
     /// Its charges, with their decisions.
     pub charges: Charges,
 }
@@ -101,13 +107,11 @@ pub struct Resolved {
 /// the order in which their requests arrived. Decisions use the same code as a service with a memory
 /// store.
 pub struct Replay {
-    store: MemoryStore<LogClock>,
-    clock: LogClock,
+    replicas: Replicas,
     bounds: Bounds,
     tallies: Tallies,
     /// Future events, earliest first.
     events: BinaryHeap<Reverse<Event>>,
-    queue: Queue,
     waiting: HashMap<u64, (Waiter, Sleeping)>,
     woken: Woken,
     /// The number of requests so far, which is also the next request's number.
@@ -115,22 +119,6 @@ pub struct Replay {
     receipts: u64,
     resolved: Vec<Resolved>,
     cut_short: u64,
-}
-
-/// A clock that follows the log. Clones share the time.
-#[derive(Clone, Debug, Default)]
-struct LogClock(Arc<AtomicU64>);
-
-impl Clock for LogClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::Relaxed))
-    }
-}
-
-impl LogClock {
-    fn set(&self, now: Timestamp) {
-        self.0.store(now.as_micros(), Ordering::Relaxed);
-    }
 }
 
 /// A future event.
@@ -143,7 +131,11 @@ struct Event {
 
 enum What {
     /// A response is complete, so its charges are settled.
-    End(Box<[(Receipt, Cost)]>),
+    End {
+        /// The number of the process that charged it.
+        replica: usize,
+        charges: Box<[(Receipt, Cost)]>,
+    },
     /// A waiting request retries.
     Wake,
 }
@@ -158,24 +150,26 @@ impl Replay {
     /// Creates a replay.
     #[must_use]
     pub fn within(bounds: Bounds) -> Self {
-        let clock = LogClock::default();
-        let store = MemoryStore::builder()
-            .clock(clock.clone())
-            // The replay is single-threaded, so more shards would not help.
-            .shards(1)
-            .max_keys(usize::MAX)
-            .max_bytes(bounds.store_bytes)
-            .build();
-        let queue = Queue::new();
-        queue.set_max_requests(bounds.waiting);
-        queue.set_max_bytes(usize::MAX);
+        match Replicas::new(&Fleet::default(), &bounds) {
+            Ok(replicas) => Self::over(replicas, bounds),
+            Err(_) => unreachable!("the default fleet has no share"),
+        }
+    }
+
+    /// Creates a replay over several processes.
+    ///
+    /// # Errors
+    /// The local share's denominator is zero.
+    pub fn with_fleet(fleet: &Fleet, bounds: Bounds) -> Result<Self, PolicyError> {
+        Ok(Self::over(Replicas::new(fleet, &bounds)?, bounds))
+    }
+
+    fn over(replicas: Replicas, bounds: Bounds) -> Self {
         Self {
-            store,
-            clock,
+            replicas,
             bounds,
             tallies: Tallies::new(&bounds),
             events: BinaryHeap::new(),
-            queue,
             waiting: HashMap::new(),
             woken: Woken::default(),
             requests: 0,
@@ -183,6 +177,46 @@ impl Replay {
             resolved: Vec::new(),
             cut_short: 0,
         }
+    }
+
+    /// Something happens to the store of a shared [fleet](Fleet).
+    ///
+    /// # Errors
+    /// Same as [`request`](Self::request).
+    pub fn happens(&mut self, at: Timestamp, fault: Fault) -> Result<(), StoreError> {
+        self.advance(at)?;
+        self.replicas.happens(fault);
+        Ok(())
+    }
+
+    /// Returns the number of requests so far.
+    #[must_use]
+    pub const fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Returns when the next response ends or the next waiting request continues.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Timestamp> {
+        self.events.peek().map(|Reverse(event)| event.at)
+    }
+
+    /// Advances the clock, and handles everything that happens up to that time. Returns the time,
+    /// which is later than `at` if the clock is.
+    ///
+    /// # Errors
+    /// Same as [`request`](Self::request).
+    pub fn advance(&mut self, at: Timestamp) -> Result<Timestamp, StoreError> {
+        while let Some(Reverse(event)) = self.events.peek()
+            && event.at <= at
+        {
+            let Some(Reverse(event)) = self.events.pop() else { break };
+            self.replicas.set_time(event.at.max(self.replicas.now()));
+            self.happen(event)?;
+        }
+        let now = at.max(self.replicas.now());
+        self.replicas.set_time(now);
+        Ok(now)
     }
 
     /// Decides a request, and writes the decisions into its charges. If it waits, its charges are
@@ -200,10 +234,12 @@ impl Replay {
             return Ok(Answer::Allowed { wait: Micros::ZERO });
         }
         // A log does not contain the requests' memory.
-        let arrival = request.limits.may_wait().then(|| self.queue.arrive(0));
+        let queue = &self.replicas.get(request.replica).queue;
+        let arrival = request.limits.may_wait().then(|| queue.arrive(0));
         let charges = std::mem::take(&mut request.charges);
         let (mut decided, asking) = engine::Request::start(request.limits, charges, arrival);
-        match self.advance_request(&mut decided, request.limits, Step::Ask(asking), now) {
+        let step = Step::Ask(asking);
+        match self.advance_request(&mut decided, request.replica, request.limits, step, now) {
             Ok(conclusion) => {
                 request.charges = decided.take_charges();
                 self.conclude(number, request, conclusion, None)
@@ -224,6 +260,7 @@ impl Replay {
     fn advance_request(
         &self,
         request: &mut engine::Request,
+        replica: usize,
         limits: &Limits,
         mut step: Step,
         now: Timestamp,
@@ -233,9 +270,11 @@ impl Replay {
                 Step::Done(conclusion) => return Ok(conclusion),
                 Step::Sleep(sleeping) => return Err(sleeping),
                 Step::Ask(asking) => {
-                    let reply =
-                        self.store.decide(&asking.question.charges(limits, request.charges()));
-                    request.on_reply(asking, limits, reply.into_inner(), now)
+                    let store = &self.replicas.get(replica).store;
+                    let reply = store.decide(&asking.question.charges(limits, request.charges()));
+                    // Stores in memory reply immediately.
+                    let reply = reply.now().unwrap_or_else(|_| Err(not_ready()));
+                    request.on_reply(asking, limits, reply, now)
                 }
             };
         }
@@ -256,8 +295,18 @@ impl Replay {
                 let wait = tally::plus(waited.unwrap_or_default(), delay);
                 Ok(Answer::Allowed { wait })
             }
-            Conclusion::FailOpen(error) | Conclusion::Reject(Rejection::Undecided(error)) => {
+            Conclusion::FailOpen(error) | Conclusion::Reject(Rejection::Undecided(error))
+                if !error.is_outage() =>
+            {
                 Err(error)
+            }
+            Conclusion::FailOpen(_) => {
+                self.tallies.pass(request, true, self.replicas.now());
+                Ok(Answer::Allowed { wait: waited.unwrap_or_default() })
+            }
+            Conclusion::Reject(Rejection::Undecided(_)) => {
+                self.tallies.pass(request, false, self.replicas.now());
+                Ok(Answer::Undecided)
             }
             Conclusion::Reject(_) => {
                 self.tallies.decide(request, waited, false);
@@ -269,7 +318,7 @@ impl Replay {
     /// Lets a request sleep. It wakes when earlier requests leave, or at the latest when `wakes`.
     fn sleep(&mut self, number: u64, waiter: Waiter, sleeping: Sleeping, wakes: Option<Timestamp>) {
         let is_woken = sleeping.is_woken(&self.woken.waker(number));
-        let wakes = if is_woken { Some(self.clock.now()) } else { wakes };
+        let wakes = if is_woken { Some(self.replicas.now()) } else { wakes };
         if let Some(at) = wakes {
             self.later(at, number, What::Wake);
         }
@@ -279,10 +328,11 @@ impl Replay {
     /// Continues a waiting request. The requests that it wakes continue at the same time.
     fn wake(&mut self, number: u64) -> Result<(), StoreError> {
         let Some((mut waiter, sleeping)) = self.waiting.remove(&number) else { return Ok(()) };
-        let now = self.clock.now();
+        let now = self.replicas.now();
         let planned = sleeping.until;
         let step = waiter.request.on_wake(sleeping, now);
-        match self.advance_request(&mut waiter.request, &waiter.limits, step, now) {
+        let Waiter { request, replica, limits, .. } = &mut waiter;
+        match self.advance_request(request, *replica, limits, step, now) {
             Err(sleeping) => {
                 // Other wakes may be planned already.
                 let until = sleeping.until;
@@ -293,7 +343,8 @@ impl Replay {
                 let waited = now.since(waiter.since);
                 let request = waiter.recorded();
                 let answer = self.conclude(number, &request, conclusion, Some(waited))?;
-                self.resolved.push(Resolved { number, answer, charges: request.charges });
+                let charges = request.charges;
+                self.resolved.push(Resolved { number, answer, limits: waiter.limits, charges });
             }
         }
         for number in self.woken.take() {
@@ -326,34 +377,21 @@ impl Replay {
     /// Same as [`request`](Self::request).
     pub fn finish(&mut self) -> Result<Report, StoreError> {
         while let Some(Reverse(event)) = self.events.pop() {
-            self.clock.set(event.at.max(self.clock.now()));
+            self.replicas.set_time(event.at.max(self.replicas.now()));
             self.happen(event)?;
         }
-        let overflowed = self.store.stats().overflowed;
-        Ok(self.tallies.report(overflowed, self.cut_short))
-    }
-
-    /// Advances the clock and handles the events up to that time.
-    fn advance(&mut self, at: Timestamp) -> Result<Timestamp, StoreError> {
-        while let Some(Reverse(event)) = self.events.peek()
-            && event.at <= at
-        {
-            let Some(Reverse(event)) = self.events.pop() else { break };
-            self.clock.set(event.at.max(self.clock.now()));
-            self.happen(event)?;
-        }
-        let now = at.max(self.clock.now());
-        self.clock.set(now);
-        Ok(now)
+        Ok(self.tallies.report(self.replicas.overflowed(), self.cut_short))
     }
 
     fn happen(&mut self, event: Event) -> Result<(), StoreError> {
         match event.what {
-            What::End(charges) => {
+            What::End { replica, charges } => {
                 for (receipt, actual) in &*charges {
-                    // A memory store replies immediately.
-                    if let Ok(settled) = self.store.settle(receipt, *actual).now() {
-                        self.tallies.settle(receipt, settled?);
+                    match self.replicas.get(replica).store.settle(receipt, *actual).now() {
+                        Ok(Ok(settled)) => self.tallies.settle(receipt, settled),
+                        Ok(Err(error)) if !error.is_outage() => return Err(error),
+                        // In an outage, the charge remains. Stores in memory reply immediately.
+                        Ok(Err(_)) | Err(_) => {}
                     }
                 }
                 Ok(())
@@ -364,11 +402,12 @@ impl Replay {
 
     /// Plans the corrections at the end of a request's response.
     fn hold(&mut self, number: u64, request: &Request<'_>, delay: Micros) {
-        let Request { limits, charges, actual, duration, .. } = request;
+        let Request { replica, limits, charges, actual, duration, .. } = request;
         let is_permit = charges.iter().any(|applied| limits.of(applied).policy.is_concurrency());
         if actual.is_empty() && !is_permit {
             return;
         }
+        // By the store's clock, which may differ from the processes' clock.
         let now = charges.decided_at();
         let receipts = &mut self.receipts;
         let next_id = || {
@@ -398,12 +437,19 @@ impl Replay {
             // Settling only fails for an invalid receipt, and the store created this receipt.
             let _ = self.happen(first);
         }
-        self.later(now + delay + *duration, number, What::End(open.into()));
+        let what = What::End { replica: *replica, charges: open.into() };
+        self.later(self.replicas.now() + delay + *duration, number, what);
     }
 
     fn later(&mut self, at: Timestamp, number: u64, what: What) {
         self.events.push(Reverse(Event { at, number, what }));
     }
+}
+
+/// The error for a reply that is not ready, which stores in memory never return.
+#[cold]
+fn not_ready() -> StoreError {
+    StoreError::invalid("simulated store", "the reply is not ready")
 }
 
 impl Default for Replay {
@@ -416,7 +462,6 @@ impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replay")
             .field("requests", &self.requests)
-            .field("store", &self.store)
             .finish_non_exhaustive()
     }
 }

@@ -15,6 +15,8 @@ pub struct Request<'a> {
     pub client: Option<Client<'a>>,
     /// The name of the matching route.
     pub route: &'a str,
+    /// The number of the process that decides it. Numbers beyond the last start again.
+    pub replica: usize,
     /// The limits that the charges refer to.
     pub limits: &'a Arc<Limits>,
     /// The charges, which are made together or not at all.
@@ -30,7 +32,7 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn new(at: Timestamp, limits: &'a Arc<Limits>, charges: Charges) -> Self {
         let (client, route, actual, duration) = (None, "", &[], Micros::ZERO);
-        Self { at, client, route, limits, charges, actual, duration }
+        Self { at, client, route, replica: 0, limits, charges, actual, duration }
     }
 
     /// Sets the client.

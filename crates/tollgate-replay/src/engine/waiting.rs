@@ -13,6 +13,7 @@ use super::request::{Client, Request};
 /// A waiting request, which outlives its line in the log.
 pub(super) struct Waiter {
     pub(super) request: engine::Request,
+    pub(super) replica: usize,
     pub(super) limits: Arc<Limits>,
     client: Option<(Key, Box<str>)>,
     route: Box<str>,
@@ -26,6 +27,7 @@ impl Waiter {
         let client = |client: Client<'_>| (client.key.clone(), client.name.to_string().into());
         Self {
             request,
+            replica: recorded.replica,
             limits: Arc::clone(recorded.limits),
             client: recorded.client.map(client),
             route: recorded.route.into(),
@@ -43,6 +45,7 @@ impl Waiter {
             at: self.since,
             client,
             route: &self.route,
+            replica: self.replica,
             limits: &self.limits,
             charges,
             actual: &self.actual,

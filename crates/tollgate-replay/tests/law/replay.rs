@@ -33,7 +33,7 @@ impl Case {
 fn decided(answer: Answer, charges: &Charges, rules: &Limits) -> Decided {
     let waited = match answer {
         Answer::Allowed { wait } => Some(wait),
-        Answer::Denied => None,
+        Answer::Denied | Answer::Undecided => None,
         Answer::Waits => panic!("a request still waits"),
     };
     let decisions = charges.iter().map(|it| (rules.policy(it).name().to_owned(), it.decision));

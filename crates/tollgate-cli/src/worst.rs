@@ -1,0 +1,307 @@
+//! `tollgate worst`: the most requests that a file lets through within any window.
+
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate::Policy;
+use tollgate::key::{Key, Subject, SubjectKind};
+use tollgate::store::Micros;
+use tollgate_config::plan::{
+    ApiPlan, LimitPlan, Plan, RouteLimits, StorePlan, Whose, WorstBound,
+};
+use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, worst};
+
+use crate::replay::ReportFormat;
+use crate::test::report::{Failed, Row, time};
+
+/// The options of `tollgate worst`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WorstArgs {
+    /// The length of the window. By default each policy's own, and the longest for all together
+    #[arg(long = "in", value_name = "TIME", value_parser = humantime::parse_duration)]
+    window: Option<Duration>,
+    /// The number of gateways
+    #[arg(long, value_name = "N", default_value = "1")]
+    replicas: NonZeroU32,
+    /// Redis may be lost for this time
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    redis_down: Option<Duration>,
+    /// Redis may fail over to a replica that lacks all charges
+    #[arg(long)]
+    failover: bool,
+    /// The report's format
+    #[arg(long, value_enum, default_value_t)]
+    format: ReportFormat,
+}
+
+/// What may happen to the gateways and their store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Threats {
+    pub(crate) replicas: NonZeroU32,
+    pub(crate) store_lost: Option<Duration>,
+    pub(crate) failover: bool,
+}
+
+impl Threats {
+    fn to(self, plan: &Plan) -> Result<Threat, String> {
+        let Self { replicas, store_lost, failover } = self;
+        if let StorePlan::Memory(_) = plan.store
+            && (store_lost.is_some() || failover)
+        {
+            return Err("the limits have `store: memory`, which is not lost and does not fail over"
+                .to_owned());
+        }
+        let fleet = crate::test::fleet(plan, replicas);
+        Ok(Threat { fleet, store_lost: store_lost.map(Micros::from), failover })
+    }
+
+    /// The rows of docs/guarantees.md that allow more than a single store does.
+    fn rows(self, plan: &Plan) -> Vec<&'static str> {
+        let is_memory = matches!(plan.store, StorePlan::Memory(_));
+        let rows = [
+            (is_memory && self.replicas.get() > 1, SEVERAL_STORES),
+            (self.store_lost.is_some(), STORE_LOST),
+            (self.failover, FAILOVER),
+        ];
+        rows.into_iter().filter(|(applies, _)| *applies).map(|(_, row)| row).collect()
+    }
+}
+
+/// Rows of docs/guarantees.md.
+pub const SEVERAL_STORES: &str = "several processes, each with its own `MemoryStore`";
+pub const STORE_LOST: &str = "Redis is down or too slow";
+pub const FAILOVER: &str = "a failover";
+
+/// Requests that are counted together.
+struct Group {
+    name: String,
+    kinds: Vec<Kind>,
+    /// Requests of the group that no limit bounds.
+    unlimited: Vec<String>,
+}
+
+impl Group {
+    /// The longest window of its policies.
+    fn window(&self) -> Micros {
+        let policies = self.kinds.iter().flat_map(Kind::policies);
+        policies.map(Policy::window).max().unwrap_or_default()
+    }
+}
+
+/// Each policy alone, the requests of one client, and the requests of all clients.
+fn groups(plan: &Plan) -> Vec<Group> {
+    let mut groups = alone(plan);
+    let client = together(plan, "one client, all its requests", |_| true);
+    let everybody = |limit: &LimitPlan| limit.whose == Whose::Everybody;
+    let all = together(plan, "all clients together", everybody);
+    groups.extend([client, all]);
+    groups
+}
+
+/// Each enforced policy alone, in each tier.
+fn alone(plan: &Plan) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for limit in plan.routes.iter().flat_map(|route| route.limits.all()) {
+        for quota in &limit.quotas {
+            let tiers = (0..quota.tiers.len()).map(Some);
+            for tier in [None].into_iter().chain(tiers) {
+                let Some(policy) = quota.policy_in(tier) else { continue };
+                let tier = tier.map(|tier| format!(" in tier {}", plan.tiers[tier]));
+                let name = format!("{}{}", policy.name(), tier.unwrap_or_default());
+                // Routes share the limits that they inherit.
+                if groups.iter().any(|group| group.name == name) {
+                    continue;
+                }
+                let is_bounded = limit.enforces();
+                let kinds = is_bounded.then(|| Kind::of_policy(policy)).into_iter().collect();
+                let unlimited = (!is_bounded).then(|| "it is not enforced".to_owned());
+                groups.push(Group { name, kinds, unlimited: unlimited.into_iter().collect() });
+            }
+        }
+    }
+    groups
+}
+
+/// All requests together, which meet those limits that count.
+fn together(plan: &Plan, name: &str, counts: impl Fn(&LimitPlan) -> bool) -> Group {
+    let mut group = Group { name: name.to_owned(), kinds: Vec::new(), unlimited: Vec::new() };
+    let subject = Subject { kind: SubjectKind::Ip, key: Key::from("client") };
+    for route in &plan.routes {
+        let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
+        for api in apis {
+            let name = described(&route.name, &route.limits, api);
+            let limits = Arc::new(route.limits.rules(api, plan.tiers.len()));
+            let cost = |limit: &LimitPlan| {
+                // The tokens of a language model are no requests.
+                (counts(limit) && limit.usage().is_none()).then(|| limit.costs.lowest())
+            };
+            let client = Ok(Some(&subject));
+            let charges = plan.charges(&route.limits, api, &limits, client, None, cost);
+            let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
+            if kind.policies().next().is_some() {
+                group.kinds.push(kind);
+            } else {
+                group.unlimited.push(format!("no limit bounds {}", kind.name));
+            }
+        }
+    }
+    // Requests that meet fewer limits get as many through with a shorter schedule.
+    group.kinds.sort_by_key(|kind| kind.policies().count());
+    if group.kinds.is_empty() {
+        group.unlimited = vec!["no limit applies to all of them together".to_owned()];
+    }
+    group
+}
+
+/// For example `POST /login`.
+fn described(route: &str, limits: &RouteLimits, api: Option<usize>) -> String {
+    match api.and_then(|api| limits.apis.get(api)) {
+        Some(ApiPlan { methods, path, .. }) if methods.is_all() => path.to_string(),
+        Some(ApiPlan { methods, path, .. }) => format!("{methods} {path}"),
+        None if limits.apis.is_empty() => format!("route {route}"),
+        None => format!("other paths of route {route}"),
+    }
+}
+
+/// Searches the most requests of each policy, of a client, and of all clients.
+pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
+    let WorstArgs { window, replicas, redis_down, failover, format } = args;
+    let threats = Threats { replicas: *replicas, store_lost: *redis_down, failover: *failover };
+    let threat = threats.to(plan)?;
+    let rows = threats.rows(plan);
+    let (mut text, mut all) = (String::new(), Vec::new());
+    for group in groups(plan) {
+        let window = window.map_or_else(|| group.window(), Micros::from);
+        let found = worst(&group.kinds, window, &threat).map_err(|error| error.to_string())?;
+        write_worst(&mut text, &group, &found);
+        all.push(as_json(&group, &found));
+    }
+    if !rows.is_empty() {
+        let _ = writeln!(text, "\nallowed by docs/guarantees.md: {}", rows.join("; "));
+    }
+    Ok(match format {
+        ReportFormat::Text => text,
+        ReportFormat::Json => format!("{:#}\n", json!({ "worst": all, "guarantees": rows })),
+    })
+}
+
+fn write_worst(out: &mut String, group: &Group, worst: &Worst) {
+    let _ = writeln!(out, "{}: {}", group.name, in_words(group, worst));
+    for burst in lines(&group.kinds, &worst.schedule) {
+        let _ = writeln!(out, "    {} {}", burst[0], burst[1]);
+    }
+    for unlimited in group.unlimited.iter().filter(|_| !group.kinds.is_empty()) {
+        let _ = writeln!(out, "    not counted: {unlimited}");
+    }
+}
+
+fn in_words(group: &Group, worst: &Worst) -> String {
+    let Worst { window, is_closed, found, bound, .. } = worst;
+    let ends = if *is_closed { ", both ends included" } else { "" };
+    let window = format!("in any {}{ends}", time(*window));
+    match bound {
+        _ if group.kinds.is_empty() => format!("no bound: {}", group.unlimited.join(", ")),
+        None => format!("no bound {window}: requests pass while the store is lost"),
+        Some(_) if worst.is_proved() => format!("at most {found} {window} (proved)"),
+        Some(bound) if *found == 0 => format!("at most {bound} {window} (too many to search)"),
+        Some(bound) => format!("at most {bound} {window} (found: {found})"),
+    }
+}
+
+/// When which requests of a schedule arrive.
+fn lines(kinds: &[Kind], schedule: &[Burst]) -> Vec<[String; 2]> {
+    let has_replicas = schedule.iter().any(|burst| burst.replica + burst.replicas > 1);
+    let line = |burst: &Burst| {
+        let Burst { after, kind, replica, replicas, requests, times, every } = burst;
+        let mut what = format!("{requests} × {}", kinds[*kind].name);
+        let _ = match (replica + 1, replica + replicas) {
+            _ if !has_replicas => Ok(()),
+            (first, last) if first == last => write!(what, " to gateway {first}"),
+            (first, last) => write!(what, " to each of the gateways {first} to {last}"),
+        };
+        if *times > 1 {
+            let _ = write!(what, ", {times} times, every {}", time(*every));
+        }
+        [time(*after), what]
+    };
+    // A schedule may have thousands of different bursts.
+    let mut lines: Vec<_> = schedule.iter().take(LINES).map(line).collect();
+    if let Some(left_out) = schedule.len().checked_sub(LINES).filter(|more| *more > 0) {
+        lines.push([String::new(), format!("and {left_out} more bursts")]);
+    }
+    lines
+}
+
+const LINES: usize = 12;
+
+fn as_json(group: &Group, worst: &Worst) -> Value {
+    let bound = worst.bound.filter(|_| !group.kinds.is_empty());
+    let lines = lines(&group.kinds, &worst.schedule).into_iter();
+    json!({
+        "name": group.name,
+        "window_seconds": worst.window.get() as f64 / 1e6,
+        "found": worst.found,
+        "at_most": bound,
+        "proved": bound.is_some() && worst.is_proved(),
+        "schedule": lines.map(|[at, what]| json!({ "at": at, "what": what })).collect::<Vec<_>>(),
+        "not_counted": group.unlimited,
+    })
+}
+
+/// The largest number that each bounded policy lets through in its window: name, window and number.
+pub(crate) fn bounds(plan: &Plan, threats: Threats) -> Result<Vec<(String, Duration, u64)>, String> {
+    let threat = threats.to(plan)?;
+    let mut bounds = Vec::new();
+    for group in alone(plan).into_iter().filter(|group| !group.kinds.is_empty()) {
+        let window = group.window();
+        let at_most = bound(&group.kinds, window, &threat);
+        bounds.extend(at_most.map(|at_most| (group.name, window.into(), at_most)));
+    }
+    Ok(bounds)
+}
+
+/// Checks the bound of a test.
+///
+/// # Errors
+/// The limits have no such policy, or cannot have these faults.
+pub(crate) fn check(
+    plan: &Plan,
+    expected: &WorstBound,
+    threats: Threats,
+) -> Result<Option<Failed>, String> {
+    let threat = threats.to(plan)?;
+    let mut groups = match &expected.policy {
+        Some(_) => alone(plan),
+        None => vec![together(plan, "one client, all its requests", |_| true)],
+    };
+    if let Some(policy) = &expected.policy {
+        groups.retain(|group| group.name == *policy);
+    }
+    let Some(group) = groups.pop() else {
+        let names: Vec<_> = alone(plan).into_iter().map(|group| group.name).collect();
+        return Err(format!(
+            "there is no policy `{}`; the policies are {}",
+            expected.policy.as_deref().unwrap_or_default(),
+            names.join(", ")
+        ));
+    };
+    let window = expected.window.map_or_else(|| group.window(), Micros::from);
+    let at_most = bound(&group.kinds, window, &threat).filter(|_| !group.kinds.is_empty());
+    if at_most.is_some_and(|at_most| at_most <= expected.at_most) {
+        return Ok(None);
+    }
+    let found = worst(&group.kinds, window, &threat).map_err(|error| error.to_string())?;
+    let row = |[at, requests]: [String; 2]| {
+        let [expected, policy, why] = [const { String::new() }; 3];
+        Row { at, requests, expected, got: "passes".to_owned(), policy, why }
+    };
+    Ok(Some(Failed {
+        about: group.name.clone(),
+        expected: format!("at most {} in any {}", expected.at_most, time(window)),
+        got: in_words(&group, &found),
+        rows: lines(&group.kinds, &found.schedule).into_iter().map(row).collect(),
+    }))
+}

@@ -1,0 +1,54 @@
+//! The shortest history that shows a failure.
+
+use super::{Arrival, Expectation, Failure, Outcome};
+
+/// The number of requests that are simulated for it, which takes a second or two.
+const PATIENCE: usize = 1_000_000;
+
+/// Removes requests as long as the failure remains. `run` simulates the given requests.
+///
+/// A request with a wrong outcome keeps this outcome. If too many requests pass, still as many pass
+/// as before were too many.
+///
+/// # Errors
+/// Same as `run`.
+pub fn shortest<E>(
+    expectation: &Expectation,
+    failure: &Failure,
+    outcomes: &[Outcome],
+    mut run: impl FnMut(&[Arrival]) -> Result<Vec<Outcome>, E>,
+) -> Result<Vec<Outcome>, E> {
+    let Some(witness) = outcomes.get(failure.at) else { return Ok(Vec::new()) };
+    let mut kept = outcomes[..=failure.at].to_vec();
+    let mut simulated = 0;
+    let mut remains = |arrivals: &[Arrival]| {
+        simulated += arrivals.len();
+        let outcomes = run(arrivals)?;
+        let shows = if failure.is_excess {
+            expectation.check(&outcomes).is_err_and(|failure| failure.is_excess)
+        } else {
+            outcomes.last().is_some_and(|last| last.is_like(witness))
+        };
+        Ok((shows.then_some(outcomes), simulated < PATIENCE))
+    };
+    let mut size = kept.len();
+    'sizes: while size > 1 {
+        size = size.div_ceil(2);
+        let mut from = 0;
+        // The last request shows the failure.
+        while from + 1 < kept.len() {
+            let to = (from + size).min(kept.len() - 1);
+            let fewer: Vec<_> = kept[..from].iter().chain(&kept[to..]).collect();
+            let fewer: Vec<_> = fewer.iter().map(|outcome| outcome.arrival).collect();
+            let (shorter, may_continue) = remains(&fewer)?;
+            match shorter {
+                Some(outcomes) => kept = outcomes,
+                None => from = to,
+            }
+            if !may_continue {
+                break 'sizes;
+            }
+        }
+    }
+    Ok(kept)
+}

@@ -19,8 +19,9 @@ use self::report::{Failed, Report, Row, Tested};
 pub(crate) use self::generate::generate;
 pub(crate) use self::simulation::fleet;
 use self::simulation::{Simulation, happenings};
+use crate::replay::append;
 use crate::worst::{self, Threats};
-use crate::{Checks, WRONG, load, tell, wrong};
+use crate::{Checks, WRONG, failed, load, tell, wrong};
 
 /// The options of `tollgate test`.
 #[derive(Clone, Debug, clap::Args)]
@@ -84,13 +85,10 @@ fn run_once(args: &TestArgs) -> Result<String, ExitCode> {
     let report = run_files(args, &mut Vec::new())?;
     let text = written(&report, args);
     if let Some(path) = &args.summary {
-        append(path, &report.markdown()).map_err(|error| wrong(&error))?;
+        append(path, &report.markdown())
+            .map_err(|error| wrong(&format_args!("cannot write {}: {error}", path.display())))?;
     }
-    if report.has_passed() {
-        return Ok(text);
-    }
-    let _ = io::stdout().write_all(text.as_bytes());
-    Err(ExitCode::FAILURE)
+    if report.has_passed() { Ok(text) } else { Err(failed(&text)) }
 }
 
 fn written(report: &Report, args: &TestArgs) -> String {
@@ -99,13 +97,6 @@ fn written(report: &Report, args: &TestArgs) -> String {
         TestFormat::Junit => report.junit(),
         TestFormat::Json => format!("{:#}\n", report.json()),
     }
-}
-
-/// Appends to a file, such as the summary of a CI job.
-pub(crate) fn append(path: &Path, text: &str) -> Result<(), String> {
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 /// Runs all files, and adds the names of the files that were read to `seen`.

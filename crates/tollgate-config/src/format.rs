@@ -29,7 +29,8 @@ pub fn header_line(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 
 fn amount(text: &str) -> Result<RangeInclusive<u64>, String> {
     let number = |text: &str| {
-        text.parse::<u64>().map_err(|_| "write whole numbers, and one space between words".to_owned())
+        text.parse::<u64>()
+            .map_err(|_| "write whole numbers, and one space between words".to_owned())
     };
     if let Some(most) = text.strip_prefix("at most ") {
         return Ok(0..=number(most)?);

@@ -103,7 +103,8 @@ impl FromStr for FailIf {
 impl fmt::Display for FailIf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Metric::ALL.iter().find(|(_, metric)| *metric == self.metric);
-        let (name, sign) = (name.map_or("", |(name, _)| name), if self.is_percent { "%" } else { "" });
+        let (name, sign) =
+            (name.map_or("", |(name, _)| name), if self.is_percent { "%" } else { "" });
         write!(f, "{name} > {}{sign}", self.above)
     }
 }

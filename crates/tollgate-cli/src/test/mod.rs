@@ -15,8 +15,8 @@ use tollgate_config::plan::{Expect, Plan, StorePlan, Test, TestFile};
 use tollgate_config::{self as config, Source};
 use tollgate_replay::scenario::{Expectation, Expected, Outcome, Scope, shortest};
 
-use self::report::{Failed, Report, Row, Tested};
 pub(crate) use self::generate::generate;
+use self::report::{Failed, Report, Row, Tested};
 pub(crate) use self::simulation::fleet;
 use self::simulation::{Simulation, happenings};
 use crate::replay::append;
@@ -65,7 +65,8 @@ pub fn run(args: &TestArgs) -> Result<String, ExitCode> {
     }
     loop {
         let mut seen = Vec::new();
-        let text = run_files(args, &mut seen).map_or_else(|_| String::new(), |it| written(&it, args));
+        let text =
+            run_files(args, &mut seen).map_or_else(|_| String::new(), |it| written(&it, args));
         let mut out = io::stdout();
         // Clears the screen.
         let _ = write!(out, "\x1b[2J\x1b[H{text}").and_then(|()| out.flush());
@@ -110,9 +111,8 @@ fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCod
         let file = file.ok_or_else(|| ExitCode::from(WRONG))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         seen.push(folder.join(&file.limits));
-        let load = |limits: &Path| {
-            load(&folder.join(limits), Checks { strict: false, files: false })
-        };
+        let load =
+            |limits: &Path| load(&folder.join(limits), Checks { strict: false, files: false });
         let plan = load(&file.limits)?;
         let meant = |test: &&Test| args.only.as_ref().is_none_or(|only| test.name.contains(only));
         for test in file.tests.iter().filter(meant) {

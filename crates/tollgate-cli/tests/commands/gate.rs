@@ -100,8 +100,11 @@ fn replay_fails_if_a_condition_is_true() {
         ("denied_clients > -1", "write a number such as 10 or 0.1%"),
         ("newly_denied_clients > 1", "needs another file: --compare FILE"),
     ] {
-        let output =
-            folder.run("tollgate", &["replay", "limits.yaml", "access.log", "--fail-if", condition], &[]);
+        let output = folder.run(
+            "tollgate",
+            &["replay", "limits.yaml", "access.log", "--fail-if", condition],
+            &[],
+        );
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains(cure), "{output:?}");
     }

@@ -14,7 +14,8 @@ pub(super) fn bound(kinds: &[Kind], span: Micros, threat: &Threat) -> Option<u64
     let of = |kind: &Kind, applied: &AppliedLimit, cost| {
         policy_bound(kind.limits.policy(applied), span, cost, threat)
     };
-    let separate = kinds.iter().map(|kind| kind.counted().filter_map(|it| of(kind, it, it.cost)).min());
+    let separate =
+        kinds.iter().map(|kind| kind.counted().filter_map(|it| of(kind, it, it.cost)).min());
     let separate = separate.sum::<Option<u64>>();
     let common = kinds.first().into_iter().flat_map(|first| {
         first.counted().filter_map(|applied| {
@@ -46,16 +47,17 @@ fn policy_bound(policy: &Policy, span: Micros, cost: Cost, threat: &Threat) -> O
         total = total.saturating_add(unused.min(if policy.queues() { one } else { u64::MAX }));
     }
     if let Some(time) = threat.store_lost {
-        total = total.saturating_add(match policy.on_store_error().unwrap_or(OnStoreError::Local) {
-            OnStoreError::Open => return None,
-            OnStoreError::Closed => 0,
-            OnStoreError::Local => {
-                let divided = (1, threat.fleet.replicas.get());
-                let (part, whole) = threat.fleet.local_share.unwrap_or(divided);
-                let local = policy.share(part, whole).unwrap_or_else(|_| policy.clone());
-                passes(&local, span.min(time), cost).saturating_mul(replicas)
-            }
-        });
+        total =
+            total.saturating_add(match policy.on_store_error().unwrap_or(OnStoreError::Local) {
+                OnStoreError::Open => return None,
+                OnStoreError::Closed => 0,
+                OnStoreError::Local => {
+                    let divided = (1, threat.fleet.replicas.get());
+                    let (part, whole) = threat.fleet.local_share.unwrap_or(divided);
+                    let local = policy.share(part, whole).unwrap_or_else(|_| policy.clone());
+                    passes(&local, span.min(time), cost).saturating_mul(replicas)
+                }
+            });
     }
     Some(total)
 }

@@ -17,8 +17,8 @@ use hyper_util::server::conn::auto;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{join, sink};
 use tokio::runtime::{Builder, Runtime};
-use tollgate_config::path::{Ambiguous, PathRules, normalise};
-use tollgate_gateway::proxy::admit;
+use tollgate_proxy::path::{Ambiguous, PathRules, normalise};
+use tollgate_proxy::admit;
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().build().expect("a runtime starts");

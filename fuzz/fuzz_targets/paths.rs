@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_config::path::{Ambiguous, PathRules, normalise};
+use tollgate_proxy::path::{Ambiguous, PathRules, normalise};
 use tollgate_config::plan::PathMatch;
 use tollgate_engine::PathPattern;
 

@@ -18,7 +18,7 @@ use crate::process::{self, Failure};
 
 /// The crates without circles. In the others, two names need each other: a policy has an algorithm,
 /// which decides about a policy, and a request to a model or a log format calls its parser.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "tollgate",
     "tollgate-admin",
     "tollgate-cli",
@@ -26,6 +26,7 @@ const CRATES: [&str; 8] = [
     "tollgate-engine",
     "tollgate-gateway",
     "tollgate-memory",
+    "tollgate-proxy",
     "tollgate-redis",
 ];
 

@@ -20,7 +20,6 @@ const GROUPS: [(&str, &[&str]); 3] = [
         "support of tests",
         &[
             "crates/tollgate-interleavings",
-            "crates/tollgate-replicas",
             "crates/tollgate-simulator",
             "crates/tollgate-store-tests",
             "crates/tollgate-test-servers",

@@ -25,8 +25,8 @@ impl fmt::Display for Failure {
 
 /// A port in use or a missing program.
 #[cfg(unix)]
-impl From<tollgate_replicas::Failure> for Failure {
-    fn from(failure: tollgate_replicas::Failure) -> Self {
+impl From<tollgate_test_servers::Failure> for Failure {
+    fn from(failure: tollgate_test_servers::Failure) -> Self {
         Self::Unready(failure.to_string())
     }
 }

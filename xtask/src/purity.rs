@@ -34,7 +34,7 @@ impl Boundary {
     }
 }
 
-const BOUNDARIES: [Boundary; 12] = [
+const BOUNDARIES: [Boundary; 14] = [
     Boundary::new(
         "tollgate-core",
         "async-std axum chrono crossbeam dashmap fred futures getrandom http hyper jiff libc mio \
@@ -57,6 +57,17 @@ const BOUNDARIES: [Boundary; 12] = [
         "time zones are built in, so replicas on different machines agree",
     )
     .only("jiff thiserror tollgate-core"),
+    Boundary::new(
+        "tollgate-proxy",
+        "axum redis tollgate-config tollgate-core tollgate-engine tonic",
+        "the proxy knows no limits and no configuration file, so it can be tested without them",
+    ),
+    Boundary::new(
+        "tollgate-proxy",
+        "hyper metrics tokio tracing",
+        "a configuration contains the proxy's settings, but no server",
+    )
+    .without_features(),
     Boundary::new(
         "tollgate-config",
         "axum clap flate2 hyper indicatif plotters tollgate-admin tollgate-gateway tollgate-replay \

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::{Deserialize, Serialize};
-use tollgate::observe::{Counters, StoreReport};
+use tollgate::observe::{Counters, CurrentPause, ObservedPolicy, ServiceNumbers, StoreReport};
 use tollgate::store::{Decision, Micros, Settlement, Source, Timestamp};
 use tollgate::tier::Tier;
 use tollgate::{Limit, Policy};
@@ -34,7 +34,45 @@ pub(super) struct PolicyStatus {
     pub(super) remaining: Option<u64>,
     pub(super) reset_after: Option<f64>,
     pub(super) decisions: BTreeMap<&'static str, u64>,
+    waiting: u64,
+    pause: Option<PauseStatus>,
+    service: Option<ServiceStatus>,
     tiers: Vec<TierStatus>,
+}
+
+impl PolicyStatus {
+    /// Adds what waits, and what a called service has said.
+    pub(super) fn add(&mut self, observed: &ObservedPolicy) {
+        self.waiting += observed.waiting();
+        self.pause = self.pause.take().or_else(|| observed.pause().map(Into::into));
+        self.service = self.service.take().or_else(|| observed.service().map(Into::into));
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct PauseStatus {
+    left: f64,
+    header: Option<String>,
+}
+
+impl From<CurrentPause> for PauseStatus {
+    fn from(pause: CurrentPause) -> Self {
+        Self { left: pause.left.as_secs_f64(), header: pause.header }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct ServiceStatus {
+    limit: Option<u64>,
+    remaining: u64,
+    age: f64,
+}
+
+impl From<ServiceNumbers> for ServiceStatus {
+    fn from(numbers: ServiceNumbers) -> Self {
+        let ServiceNumbers { limit, remaining, age, .. } = numbers;
+        Self { limit, remaining, age: age.as_secs_f64() }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -103,6 +141,9 @@ impl PolicyStatus {
             remaining: global.map(|decision| decision.remaining),
             reset_after: global.map(|decision| seconds(decision.reset_after)),
             decisions: BTreeMap::new(),
+            waiting: 0,
+            pause: None,
+            service: None,
             tiers: limit
                 .tiers()
                 .map(|(tier, policy)| TierStatus {

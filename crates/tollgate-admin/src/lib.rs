@@ -63,9 +63,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use http::HeaderValue;
-use tollgate::RateLimitLayer;
 use tollgate::key::{SubjectFormat, SubjectFormatter};
 use tollgate::observe::{Inspect, LayerHandle, Origin};
+use tollgate::{Limiter, RateLimitLayer};
 
 use guard::{Guard, Hosts, Token};
 use peers::Peers;
@@ -133,6 +133,12 @@ impl AdminBuilder {
     /// Shows the limits of this layer.
     pub fn layer<St: Inspect, M>(self, layer: &RateLimitLayer<St, M>) -> Self {
         let handle = layer.handle();
+        self.layers(move || vec![handle.clone()])
+    }
+
+    /// Shows the policies of this limiter.
+    pub fn limiter<St: Inspect>(self, limiter: &Limiter<St>) -> Self {
+        let handle = limiter.handle();
         self.layers(move || vec![handle.clone()])
     }
 

@@ -35,6 +35,7 @@ pub(super) async fn status(state: &State) -> Status {
                     for (outcome, count) in counts {
                         *shown.status.decisions.entry(outcome).or_default() += count;
                     }
+                    shown.status.add(observed);
                 }
                 continue;
             }
@@ -49,6 +50,7 @@ pub(super) async fn status(state: &State) -> Status {
             let global = global.map(|(decision, _)| decision);
             let mut status = PolicyStatus::new(limit, report.name, global, now);
             status.decisions = decisions;
+            status.add(observed);
             let counters = [address(observed)].into();
             shown.push(PolicyRow { policy: limit.policy().clone(), status, counters });
         }

@@ -70,6 +70,12 @@ enum Bench {
         #[arg(long, value_parser = gateway::at_least_one, default_value_t = redis::ROUNDS)]
         rounds: usize,
     },
+    /// Calls that wait in one order, without a page
+    Queues {
+        /// Rounds
+        #[arg(long, value_parser = gateway::at_least_one, default_value_t = redis::ROUNDS)]
+        rounds: usize,
+    },
     /// More requests than Redis can answer
     Overload,
     /// Up to a hundred replicas, and a single-node Cluster
@@ -133,6 +139,7 @@ pub fn run() -> ExitCode {
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
         Some(Bench::Redis { rounds }) => redis::run(rounds),
+        Some(Bench::Queues { rounds }) => redis::queues(rounds),
         Some(Bench::Overload) => redis::overload::run(),
         Some(Bench::Fleet { rounds }) => redis::fleet::run(rounds),
         Some(Bench::Gateway { rounds }) => gateway::run(rounds),

@@ -8,7 +8,7 @@ use axum::routing::get;
 use clap::ValueEnum;
 use tempfile::TempDir;
 use tollgate::{Limit, RateLimitLayer, RedisStore};
-use tollgate_replicas::{Nginx, Redis};
+use tollgate_test_servers::{Nginx, Redis};
 
 use crate::Failure;
 use crate::report::{self, Table};
@@ -48,8 +48,7 @@ const LIMITERS: [(ReplicaLimiter, &str); 3] = [
 
 pub(crate) fn run() -> Result<(), Failure> {
     wrk::find()?;
-    let folder = tempfile::tempdir()?;
-    let redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder.path())?;
+    let redis = Redis::start();
     let fleets: Vec<_> = LIMITERS
         .iter()
         .map(|(limiter, _)| Fleet::start(*limiter, &redis))

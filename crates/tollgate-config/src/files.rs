@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
-use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use rustls::{
 };
 use tollgate::access::{SubjectList, SubjectListError};
 use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
+use tollgate_proxy::settings::TargetTls;
 use webpki::EndEntityCert;
 
 pub use crate::named_files::FileError;
@@ -146,34 +146,6 @@ fn authorities(file: &Path) -> Result<RootCertStore, FileError> {
 fn unfit_authority(file: &Path, error: &dyn fmt::Display) -> FileError {
     let what = format!("a certificate authority in it cannot be used: {error}");
     wrong(file, what, "name a file with the certificates that sign the others' certificates")
-}
-
-/// A target's TLS settings. Settings from files with the same contents are equal.
-#[derive(Clone)]
-pub struct TargetTls {
-    pub config: ClientConfig,
-    pub contents: Arc<[Vec<u8>]>,
-}
-
-impl PartialEq for TargetTls {
-    fn eq(&self, other: &Self) -> bool {
-        self.contents == other.contents
-    }
-}
-
-impl Eq for TargetTls {}
-
-impl Hash for TargetTls {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.contents.hash(state);
-    }
-}
-
-/// Hides the private key.
-impl fmt::Debug for TargetTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TargetTls").finish_non_exhaustive()
-    }
 }
 
 /// Reads the authorities for a target's certificate, and the gateway's own certificate.

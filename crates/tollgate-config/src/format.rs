@@ -16,8 +16,8 @@ use tollgate_engine::{PathPattern, PathPatternError};
 
 use super::typed::texts;
 use super::{spec, typed};
-use crate::path::{Ambiguous, normalise};
 use crate::plan::{PathMatch, Secret, Statuses};
+use tollgate_proxy::path::{Ambiguous, normalise};
 
 /// Parses a header such as `X-API-Key: k-7`.
 pub fn header_line(text: &str) -> Result<(HeaderName, HeaderValue), String> {

@@ -4,9 +4,6 @@
 
 #![expect(missing_docs, reason = "a part of the program, and not a library for other programs")]
 
-mod flow;
-mod meter;
 pub mod metric;
-pub mod proxy;
 pub mod serve;
 pub mod trace;

@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::address::{Address, Servers, UrlError};
-use crate::check::{self, ServerCheck};
+use crate::calls::combiner::Combiner;
+use crate::calls::ids::Ids;
+use crate::calls::pace::Bounds;
+use crate::client::address::{Address, Servers, UrlError};
+use crate::client::check::{self, ServerCheck};
+use crate::client::connection::Network;
+use crate::client::host_port::HostPort;
+use crate::client::node::Node;
+use crate::client::node_breaker::NodeBreaker;
+use crate::client::tls::{self, TlsError};
+use crate::client::topology::{Connect, Topology};
 use crate::clock::Clock;
-use crate::combiner::Combiner;
-use crate::connection::Network;
 use crate::deny_cache::{DEFAULT_BOUND, DenyCache};
-use crate::encode::Batch;
-use crate::host_port::HostPort;
-use crate::ids::Ids;
 use crate::lease::Leases;
-use crate::names::Names;
-use crate::node::Node;
-use crate::node_breaker::NodeBreaker;
-use crate::pace::Bounds;
 use crate::random::Random;
+use crate::script::encode::Batch;
+use crate::script::names::Names;
 use crate::stats::Counters;
 use crate::store::{Inner, RedisStore};
-use crate::tls::{self, TlsError};
-use crate::topology::{Connect, Topology};
 
 /// The settings of a [`RedisStore`]. All replicas that share limits must use the same
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).

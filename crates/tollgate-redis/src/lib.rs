@@ -66,60 +66,36 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod address;
-mod breaker;
 mod builder;
-mod bytes;
-mod check;
+mod calls;
+mod client;
 mod clock;
-mod combiner;
-mod connection;
-mod cross_slot;
 mod deny_cache;
-mod encode;
-mod failure;
-mod future;
-mod header;
-mod host_port;
-mod ids;
-mod lanes;
 mod lease;
-mod names;
-mod node;
-mod node_breaker;
 mod operations;
-mod pace;
 mod random;
-mod replay;
-mod reply;
-mod report;
-mod roster;
 mod script;
-mod server_clock;
 #[doc(hidden)]
 pub mod simulation;
 mod stats;
 mod store;
 mod sync;
-mod ticket;
-mod tls;
-mod topology;
 
-pub use self::address::UrlError;
-pub use self::breaker::{Breaker, BreakerState};
 pub use self::builder::{ConnectError, RedisStoreBuilder};
-pub use self::future::RedisFuture;
-pub use self::report::{RedisReport, RedisWarning};
+pub use self::calls::future::RedisFuture;
+pub use self::client::address::UrlError;
+pub use self::client::breaker::{Breaker, BreakerState};
+pub use self::client::report::{RedisReport, RedisWarning};
+pub use self::client::tls::TlsError;
 pub use self::stats::RedisStats;
 pub use self::store::RedisStore;
-pub use self::tls::TlsError;
 
 /// The script's calling convention, for this crate's tests and benchmarks, which talk to a bare
 /// server. Not part of the public API.
 #[doc(hidden)]
 pub mod protocol {
-    pub use crate::encode::{Ask, Batch, EncodeError, KeyedCharge, Spent};
-    pub use crate::replay::Frozen;
-    pub use crate::reply::{BadReply, Fault, Reply, ScriptAnswer};
+    pub use crate::script::encode::{Ask, Batch, EncodeError, KeyedCharge, Spent};
+    pub use crate::script::replay::Frozen;
+    pub use crate::script::reply::{BadReply, Fault, Reply, ScriptAnswer};
     pub use crate::script::{CROSS_SLOT_TEXT, SHA1, TEXT};
 }

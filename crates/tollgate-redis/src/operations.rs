@@ -8,12 +8,12 @@ use tollgate_core::{
     StoreError,
 };
 
-use crate::combiner::Combiner;
-use crate::failure::STORE;
-use crate::future::RedisFuture;
-use crate::roster::Roster;
+use crate::calls::combiner::Combiner;
+use crate::calls::failure::STORE;
+use crate::calls::future::RedisFuture;
+use crate::calls::ticket::{Answer, NamedCharge, Request};
+use crate::client::roster::Roster;
 use crate::store::RedisStore;
-use crate::ticket::{Answer, NamedCharge, Request};
 
 impl Store for RedisStore {
     type Future = RedisFuture;

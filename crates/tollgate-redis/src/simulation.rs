@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 
 pub use fred::util::redis_keyslot as slot;
 
-pub use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
+pub use crate::client::connection::command::{Answer, Answers, Command, CommandError, Value};
 
 /// A network with servers.
 pub trait Network: fmt::Debug + Send + Sync {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::failure::Failure;
+use crate::calls::failure::Failure;
 
 /// The counters of a [`RedisStore`](crate::RedisStore) since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,17 +8,17 @@ use tollgate_core::{BoxFuture, Cost, Micros, Receipt, Settlement};
 #[cfg(feature = "test-util")]
 use tollgate_core::{Key, Policy};
 
-use crate::address::Address;
-use crate::breaker::BreakerState;
-use crate::combiner::Combiner;
-use crate::future::Submitted;
+use crate::calls::combiner::Combiner;
+use crate::calls::future::Submitted;
+use crate::calls::ticket::{Answer, Request, Ticket};
+use crate::client::address::Address;
+use crate::client::breaker::BreakerState;
+use crate::client::node::Node;
+use crate::client::report::RedisReport;
+use crate::client::roster::Roster;
 use crate::lease::Leases;
-use crate::names::Names;
-use crate::node::Node;
-use crate::report::RedisReport;
-use crate::roster::Roster;
+use crate::script::names::Names;
 use crate::stats::RedisStats;
-use crate::ticket::{Answer, Request, Ticket};
 
 /// A store in Redis: all processes that use the same server share their quotas. Clones share one
 /// connection.

@@ -1,144 +1,185 @@
-//! A child process that is killed when its handle is dropped.
+//! A program that is stopped when its handle is dropped.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Write as _;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 
-/// A running program. Dropping this value kills it, and `leash.sh` kills it if the test itself is
-/// killed.
+use crate::{Failure, find};
+
+/// A running program in its own process group: Ctrl-C reaches only this process and not the
+/// program. The program is stopped when this value is dropped or this process is killed.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
+    name: String,
     child: Child,
-    leash: ChildStdin,
+    /// `leash.sh` waits until this pipe is closed.
+    _leash: ChildStdin,
+    log: PathBuf,
+    /// The length of the log before this start, in bytes.
+    start: usize,
 }
 
 impl Process {
-    /// Starts a program in `folder` and appends its output to `log`. If the test is killed,
-    /// `leash.sh` removes the folder too.
-    pub(crate) fn start(program: &str, args: &[&OsStr], folder: &Path, log: &Path) -> Self {
-        require(program);
-        let log = File::options().create(true).append(true).open(log).expect("a log file");
-        let errors = log.try_clone().expect("a second handle");
+    /// Starts `program` in `folder`. Its output is appended to `folder/name.log`.
+    ///
+    /// # Errors
+    /// The program is missing, or the log cannot be written.
+    pub fn start<Arg: AsRef<OsStr>>(
+        name: &str,
+        program: &str,
+        args: impl IntoIterator<Item = Arg>,
+        variables: &[(String, String)],
+        folder: &Path,
+    ) -> Result<Self, Failure> {
+        let log = folder.join(format!("{name}.log"));
+        let failed =
+            |error: io::Error| Failure::new(format!("cannot start {name} ({program}): {error}"));
+        let output = File::options().create(true).append(true).open(&log).map_err(failed)?;
+        let errors = output.try_clone().map_err(failed)?;
+        let start = output.metadata().map_err(failed)?.len();
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
         let mut child = Command::new("sh")
             .args(["-c", LEASH, "leash.sh"])
             .arg(folder)
-            .arg(program)
+            .arg(find(program)?)
             .args(args)
             .current_dir(folder)
+            // Apart from PATH, the program does not inherit the caller's environment.
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .process_group(0)
             .stdin(Stdio::piped())
-            .stdout(log)
+            .stdout(output)
             .stderr(errors)
             .spawn()
-            .unwrap_or_else(|error| panic!("cannot start sh, which starts {program}: {error}"));
-        let leash = child.stdin.take().expect("asked for");
-        Self { child, leash }
+            .map_err(failed)?;
+        let leash = child.stdin.take().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
+        Ok(Self { name: name.to_owned(), child, _leash: leash, log, start })
+    }
+
+    /// The name in errors and of the log file, for example `api1`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// The exit status, or `None` while the program runs.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("a child of this process")
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
-    /// Sends SIGSTOP and waits until the program is stopped. Its connections stay open.
-    pub(crate) fn stop(&self) {
+    /// The output since this start.
+    #[must_use]
+    pub fn output(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(log.get(self.start..).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until `ready` returns true.
+    ///
+    /// # Errors
+    /// The program exits first, or is not ready within 20 s. The error contains its last line of
+    /// output.
+    pub(crate) fn until(&mut self, mut ready: impl FnMut(&Self) -> bool) -> Result<(), Failure> {
+        let start = Instant::now();
+        // Check for an exit first because another server on the port could satisfy `ready`.
+        let why = loop {
+            if let Some(status) = self.ended() {
+                break format!("ended with {status}");
+            }
+            if ready(self) {
+                return Ok(());
+            }
+            if start.elapsed() > START {
+                break format!("is not up after {} s", START.as_secs());
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        let said = self.output();
+        let said = said.lines().rev().find(|line| !line.trim().is_empty());
+        let said = said.map(|line| line.trim().trim_start_matches("error: "));
+        let said = said.map(|line| format!(": {line}")).unwrap_or_default();
+        Err(Failure::new(format!("{} {why}{said}", self.name)))
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Sends SIGSTOP and waits until the program is stopped. Its connections remain open, but it
+    /// sends no responses.
+    pub fn freeze(&self) {
         self.signal(Signal::STOP);
-        // The signal takes effect asynchronously, so wait for it. Waiting for an exit as well
-        // avoids a hang if the program dies first.
+        // Waiting for an exit as well avoids a hang if the program exits first.
         let news = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        waitid(WaitId::Pid(self.pid()), news).expect("a child of this process");
+        let _ = waitid(WaitId::Pid(Pid::from_child(&self.child)), news);
     }
 
-    /// Sends SIGCONT to resume the program after [`stop`](Self::stop).
-    pub(crate) fn cont(&self) {
+    /// Sends SIGCONT: the program continues after [`freeze`](Self::freeze).
+    pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("a child of this process");
+    /// Sends SIGKILL to the program and to its child processes.
+    pub fn kill(&mut self) {
+        // `leash.sh` is still in the process group, so the group's id is not reused even if the
+        // program has exited.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
     }
 
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+    /// Waits until the program exits, and kills it after `patience`.
+    pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        while self.ended().is_none() && start.elapsed() < patience {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let ended = self.ended();
+        self.kill();
+        ended
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The program may have exited, but its process id is not reused before it is waited for.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // `leash.sh` kills by process id, and the system may reuse the id after `wait`, so tell it
-        // to exit first. Errors are ignored because the program may have exited already.
-        let _ = self.child.kill();
-        let _ = self.leash.write_all(b"\n");
-        let _ = self.child.wait();
+        // SIGTERM first, because nginx cannot stop its workers after SIGKILL.
+        self.terminate();
+        self.thaw();
+        self.wait(PATIENCE);
     }
 }
 
-/// Panics if a program is not installed, because the shell's exit status 127 alone is hard to
-/// interpret.
-pub(crate) fn require(program: &str) {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    assert!(
-        std::env::split_paths(&path).any(|folder| folder.join(program).is_file()),
-        "no {program} on PATH; run `cargo xtask test`, which installs it"
-    );
-}
+/// Long enough for a slow machine.
+const START: Duration = Duration::from_secs(20);
 
+/// Long enough for a program without requests in flight.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `sh leash.sh FOLDER PROGRAM ARGUMENT...` replaces itself with the program. Before that, it
+/// starts a second process, which waits until standard input is closed. The owner holds the other
+/// end of that pipe. If the owner is killed, the pipe closes, and the second process stops the
+/// program, even if it is frozen, and removes the folder. Otherwise the second process is killed
+/// together with the program.
 const LEASH: &str = include_str!("leash.sh");
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::until;
-
-    fn sleep(folder: &Path) -> Process {
-        Process::start("sleep", &["600".as_ref()], folder, &folder.join("log"))
-    }
-
-    #[test]
-    #[should_panic(expected = "no tollgate-missing on PATH; run `cargo xtask test`")]
-    fn missing_program_error_names_install_command() {
-        let folder = tempfile::tempdir().expect("a folder");
-        Process::start("tollgate-missing", &[], folder.path(), &folder.path().join("log"));
-    }
-
-    #[test]
-    fn closed_pipe_kills_program_and_removes_folder() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut process = sleep(folder.path());
-        // Started later, so it must not inherit the first program's pipe.
-        let elsewhere = tempfile::tempdir().expect("a folder");
-        let mut other = sleep(elsewhere.path());
-        drop(std::mem::replace(&mut process.leash, spare()));
-        let status = until("the program is killed", LIMIT, || process.ended());
-        assert!(!status.success());
-        until("the folder is removed", LIMIT, || (!folder.path().exists()).then_some(()));
-        assert_eq!(other.ended(), None);
-    }
-
-    #[test]
-    fn drop_kills_stopped_program() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut process = sleep(folder.path());
-        process.stop();
-        assert_eq!(process.ended(), None);
-        let path = format!("/proc/{}", process.child.id());
-        assert!(!cfg!(target_os = "linux") || Path::new(&path).exists());
-        drop(process);
-        assert!(!Path::new(&path).exists());
-        assert!(folder.path().exists());
-    }
-
-    fn spare() -> ChildStdin {
-        let mut cat = Command::new("true").stdin(Stdio::piped()).spawn().expect("runs");
-        let stdin = cat.stdin.take().expect("asked for");
-        cat.wait().expect("a child");
-        stdin
-    }
-
-    const LIMIT: Duration = Duration::from_secs(10);
-}

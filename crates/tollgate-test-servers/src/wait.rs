@@ -32,6 +32,7 @@ pub(crate) fn try_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) 
 /// # Panics
 ///
 /// Like [`until`].
+#[cfg(feature = "faults")]
 pub async fn until_async<T>(
     what: &str,
     limit: Duration,

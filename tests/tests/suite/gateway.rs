@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use tollgate_replicas::Process;
+use tollgate_test_servers::Process;
 use tollgate_test_servers::until;
 
 /// Starts the gateway with these lines under `rateLimiter`, and waits until it listens.

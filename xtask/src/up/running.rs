@@ -4,13 +4,14 @@ use std::collections::hash_map::RandomState;
 use std::env;
 use std::hash::BuildHasher as _;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tollgate_replicas::{Admin, Order, Process, Set};
+use tollgate_test_servers::{Admin, Order, Set};
 
 use super::Args;
 use crate::process::{self, Failure};
@@ -63,7 +64,7 @@ fn table(set: &Set, order: &Order) -> String {
     rows.extend(set.replicas.iter().map(|replica| {
         row(replica.process.name(), "http", &replica.address(), replica.process.id())
     }));
-    rows.push(row("redis", "redis", &set.redis.address(), set.redis.process.id()));
+    rows.extend(set.redis.id().map(|id| row("redis", "redis", &set.redis.address(), id)));
     let (rows, url) = (rows.join("\n"), set.nginx.address());
     let folder = set.folder().display();
     let page = set.admins.first().map(|page| format!("http://{page}")).unwrap_or_default();
@@ -95,23 +96,22 @@ fn watch(set: &mut Set, stop_requests: &Receiver<()>) -> Result<(), Failure> {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         for replica in &mut set.replicas {
-            if has_ended(&mut replica.process) {
+            if has_ended(replica.process.ended(), replica.process.name()) {
                 replica.restart()?;
             }
         }
-        if has_ended(&mut set.redis.process) {
-            set.redis.restart()?;
+        if has_ended(set.redis.ended(), "redis") {
+            set.redis.try_restart()?;
         }
-        if has_ended(&mut set.nginx.process) {
+        if has_ended(set.nginx.process.ended(), "nginx") {
             set.nginx.restart()?;
         }
     }
 }
 
-fn has_ended(process: &mut Process) -> bool {
-    let status = process.ended();
+fn has_ended(status: Option<ExitStatus>, name: &str) -> bool {
     if let Some(status) = status {
-        println!("{} has ended with {status}; restarting it", process.name());
+        println!("{name} has ended with {status}; restarting it");
     }
     status.is_some()
 }

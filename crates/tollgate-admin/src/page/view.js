@@ -52,8 +52,11 @@ export function showPolicies(replicas) {
   for (const { replica, status } of policiesOf(replicas)) {
     const { policy, limit, window, calendar, algorithm, enforced, capacity } = status;
     const key = JSON.stringify([policy, limit, calendar?.name ?? window, algorithm, enforced, capacity]);
-    if (!groups.has(key)) groups.set(key, { key, policy: status, quotas: [], allowed: 0, denied: 0 });
+    if (!groups.has(key)) groups.set(key, { key, policy: status, quotas: [], allowed: 0, denied: 0, waiting: 0 });
     const group = groups.get(key);
+    group.waiting += status.waiting;
+    if ((status.pause?.left ?? 0) > (group.pause?.left ?? 0)) group.pause = status.pause;
+    if (status.service && status.service.age < (group.service?.age ?? Infinity)) group.service = status.service;
     const did = status.decisions;
     group.allowed += did.allow + did.shadow_deny + did.failed_open + did.local;
     group.denied += did.deny + did.failed_closed;
@@ -74,18 +77,28 @@ export function showPolicies(replicas) {
 
 function policyCard() {
   const quotas = element("div", { class: "quotas" });
-  const parts = [element("h3", {}), element("p", { class: "quiet" }), quotas, element("p", { class: "quiet sums" })];
+  const quiet = () => element("p", { class: "quiet" });
+  const parts = [element("h3", {}), quiet(), quotas, element("p", { class: "quiet sums" }), quiet()];
   return element("li", { class: "card policy" }, ...parts);
 }
 
-function updatePolicy(card, { policy, quotas, allowed, denied }) {
-  const [title, about, bars, sums] = card.children;
+function updatePolicy(card, { policy, quotas, allowed, denied, waiting, pause, service }) {
+  const [title, about, bars, sums, told] = card.children;
   write(title, policy.policy);
   const shadow = policy.enforced ? "" : ", shadow";
   const key = policy.global ? "" : "per key: ";
   write(about, `${key}${rule(policy)}, ${policy.algorithm.replaceAll("_", " ")}${shadow}`);
   keyed(bars, quotas, (quota) => quota.name, bar, (node, quota) => updateBar(node, quota, policy.policy, quotas.length));
-  write(sums, `${number(allowed)} allowed, ${number(denied)} denied`);
+  const queue = waiting > 0 ? `, ${number(waiting)} waiting` : "";
+  write(sums, `${number(allowed)} allowed, ${number(denied)} denied${queue}`);
+  write(told, [pause && words(pause), service && left(service)].filter(Boolean).join("; "));
+}
+
+const words = ({ left, header }) => `paused for ${span(Math.ceil(left))}${header ? ` (${header})` : ""}`;
+
+function left({ limit, remaining, age }) {
+  const of = limit === null ? "" : ` of ${number(limit)}`;
+  return `the service had ${number(remaining)}${of} left ${span(Math.round(age))} ago`;
 }
 
 function bar() {

@@ -1,12 +1,16 @@
 //! The admin router's responses, depending on the state of limits and store.
 
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
-use tollgate::key::{ApiKey, ApiKeys, ClientIp, SubjectFormat};
+use tollgate::feedback::Feedback;
+use tollgate::key::{ApiKey, ApiKeys, ClientIp, Key, SubjectFormat};
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{ServerReport, StoreReport};
 use tollgate::policy::{Calendar, OnStoreError};
 use tollgate::store::{Micros, Outcome, ReceiptId, Timestamp};
-use tollgate::{Limit, MemoryStore, StoreExt};
+use tollgate::{Limit, Limiter, MemoryStore, StoreExt};
 use tollgate_admin::Admin;
 use tower::Layer;
 
@@ -105,7 +109,7 @@ async fn charge_settles_once() {
     let (_, store) = memory();
     let policy = log("all", 9);
     let admin = admin(&layer(&store, [Limit::global(policy.clone())]));
-    let verdict = store.charge(&policy, &tollgate::key::Key::GLOBAL, 6.into()).await.unwrap();
+    let verdict = store.charge(&policy, &Key::GLOBAL, 6.into()).await.unwrap();
     let Outcome::Allow { charged_at, .. } = verdict.decisions()[0].outcome else { panic!() };
     let settle = |id: &str| {
         json!({"id": id, "cost": 6, "charged_at": charged_at.as_micros(), "actual": 2}).to_string()
@@ -161,6 +165,39 @@ async fn redis_servers_show_version_and_warnings() {
         "servers": [{ "name": "Valkey", "version": "8.1.1", "warnings": ["it evicts keys"] }],
     });
     assert_eq!(body["stores"][0]["redis"], expected);
+}
+
+#[tokio::test]
+async fn limiter_shows_its_queue_and_the_called_service() {
+    let (_, store) = memory();
+    let minute = Duration::from_secs(60);
+    let limiter =
+        Limiter::builder(store).global(log("partner", 1)).queue(2 * minute).pausable(minute);
+    let limiter = limiter.build().unwrap();
+    let admin = Admin::builder().token(TOKEN).limiter(&limiter).build().unwrap();
+    let permit = limiter.acquire(&Key::GLOBAL, 1).await.unwrap();
+    let headers =
+        [("retry-after", "20"), ("x-ratelimit-limit", "60"), ("x-ratelimit-remaining", "0")];
+    let headers = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    let headers = HeaderMap::from_iter(headers);
+    let denial = Feedback::read(StatusCode::TOO_MANY_REQUESTS, &headers, SystemTime::UNIX_EPOCH);
+    permit.learn(&denial).await.unwrap();
+    let waiting = tokio::spawn(async move { limiter.acquire(&Key::GLOBAL, 1).await });
+    tokio::task::yield_now().await;
+
+    let (_, body) = operate(&admin, "GET", "/status", "").await;
+    let [partner, pause] = body["policies"].as_array().unwrap().as_slice() else {
+        panic!("two policies: {body}");
+    };
+    assert_eq!(partner["service"]["limit"], 60);
+    assert_eq!(partner["service"]["remaining"], 0);
+    assert_eq!(pause["policy"], "partner-pause");
+    assert_eq!(pause["pause"]["header"], "retry-after");
+    let left = pause["pause"]["left"].as_f64().unwrap();
+    assert!(left > 10.0 && left <= 20.0, "{left}");
+    let queued = [partner, pause].map(|policy| policy["waiting"].as_u64().unwrap());
+    assert_eq!(queued.iter().sum::<u64>(), 1);
+    waiting.abort();
 }
 
 /// The examples in docs/admin-api.md have exactly the members of real responses.

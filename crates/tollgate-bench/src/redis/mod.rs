@@ -10,6 +10,7 @@
 //! | `log.rs` | a full sliding window log |
 //! | `overload.rs` | more requests than Redis can answer; has its own page |
 //! | `over_http.rs` | servers that decide in Redis |
+//! | `queues.rs` | calls that wait in one order, beside other clients |
 //! | `settings.rs` | Redis with TLS, persistence or a replica |
 //! | `sides.rs`, `scripts.rs`, `peers.rs` | the limiters: Tollgate, custom scripts, peers |
 //! | `turns.rs`, `load.rs`, `server.rs` | turns, the load in a turn, and the Redis server |
@@ -27,6 +28,7 @@ mod log;
 mod over_http;
 pub(crate) mod overload;
 mod peers;
+mod queues;
 mod scripts;
 mod server;
 #[cfg(unix)]
@@ -73,6 +75,10 @@ pass the limit.
 The excess over a limit of 1000 in 10 s is the maximum that two replicas with 32 tasks each admitted
 in any 10 s.
 
+Calls in one order: each call is allowed at once or gets its instant in the future, and no task
+sleeps. Effect's client calls Redis for a rate and for what it has learned, bottleneck registers,
+starts and ends each call. Redis' time is its processor time, so it contains the sockets.
+
 The log is full with 1000 entries in 10 s, so Redis denies nearly every request. The deny cache is
 off except in the row that names it. The sum runs over a ZSET with a member per request. Redis' time
 for a long log is measured with single calls that a process sends one after the other.
@@ -91,18 +97,27 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     let server = Server::start()?;
     let [decisions, mut goals] = runtime.block_on(decisions::tables(&server, rounds))?;
     let leases = runtime.block_on(leases::tables(&server, rounds, &mut goals))?;
+    let queues = runtime.block_on(queues::table(&server, rounds))?;
     let excess = runtime.block_on(excess::table(&server))?;
     let [denials, bounds] = runtime.block_on(log::tables(&server, rounds))?;
     let mut tables = vec![decisions, goals];
     #[cfg(unix)]
     tables.push(runtime.block_on(settings::table(rounds))?);
-    tables.extend([leases, excess, denials, bounds]);
+    tables.extend([leases, queues, excess, denials, bounds]);
     #[cfg(unix)]
     tables.extend(over_http::tables(&server, rounds)?);
     if rounds < ROUNDS {
         return report::show(&tables);
     }
     report::write("redis", &method(), &tables)
+}
+
+/// Measures only the queues.
+pub(crate) fn queues(rounds: usize) -> Result<(), Failure> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let table = runtime.block_on(queues::table(&Server::start()?, rounds))?;
+    report::show(&[table])
 }
 
 /// The measurement method, and the limiters that were not installed.

@@ -16,6 +16,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use crate::Failure;
 use crate::redis::load::{Ask, Round};
+use crate::redis::queues;
 use crate::redis::sides::address;
 
 /// governor in memory: a decision without any sharing between processes.
@@ -72,6 +73,7 @@ pub(crate) fn missing() -> Vec<&'static str> {
         ("redis-cell", module().is_some()),
         ("limitador", program("tollgate-peers").is_some()),
         ("throttlecrab-server", program("throttlecrab-server").is_some()),
+        ("Effect and bottleneck", queues::peers().is_some()),
     ];
     found.into_iter().filter(|(_, found)| !found).map(|(name, _)| name).collect()
 }
@@ -182,6 +184,6 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// `target/peers`: this program is `target/release/tollgate-bench`.
-fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.parent()?.join("peers"))
 }

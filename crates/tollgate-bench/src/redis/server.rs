@@ -84,6 +84,10 @@ impl Server {
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// A plain client for this node, even if it is in a Cluster.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         client(&format!("redis://127.0.0.1:{}", self.port)).await

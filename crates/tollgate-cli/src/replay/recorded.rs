@@ -21,9 +21,9 @@ use tollgate_config::plan::{
     ChargePlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, ReservePlan, SettleBy, Statuses,
 };
 use tollgate_engine::{Charges, Limits, actual_cost};
-use tollgate_gateway::proxy::{Fault, Meaning};
 use tollgate_gateway::serve::{Met, Planned, Read, Refused, Sent, client_ip};
 use tollgate_llm::{Models, Usage};
+use tollgate_proxy::{Fault, Meaning};
 use tollgate_replay::log::{Record, Tokens, Visible};
 use tollgate_replay::{
     Answer, Bounds, Client, Fleet, Instant, Replay, Report, Request as Recording, Resolved,

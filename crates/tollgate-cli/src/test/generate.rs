@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::Method;
 use http::uri::Authority;
 use regex_syntax::hir::{Class, Hir, HirKind};
-use tollgate_config::path::RequestPath;
+use tollgate_proxy::path::RequestPath;
 use tollgate_config::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Parameter, PathMatch, Plan, Route,
     StorePlan, Test, Whose,

@@ -77,7 +77,10 @@ fn example_gateways_set_all_variables() {
     let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));
     assert_eq!(plan.listen[0].1.address.to_string(), "0.0.0.0:8080");
     assert_eq!(
-        plan.routes[0].target.as_ref().unwrap().servers.addresses[0].endpoint.authority.as_str(),
+        plan.routes[0].target.as_ref().unwrap().upstream.servers.addresses[0]
+            .endpoint
+            .authority
+            .as_str(),
         "upstream:3000"
     );
     // Docker must not kill a gateway that is still draining.

@@ -10,7 +10,7 @@ use http::Response;
 use http_body_util::{BodyExt as _, Full};
 use saphyr::LoadableYamlNode as _;
 use tempfile::TempDir;
-use tollgate_replicas::{Port, Process};
+use tollgate_test_servers::{Port, Process};
 use tollgate_test_servers::{until, until_async};
 
 use crate::support::{Answer, Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange_bytes};

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tollgate_replicas::Port;
+use tollgate_test_servers::Port;
 
 use crate::support::{Client, Gateway, RawClient, RawUpstream, Upstream, until, whole};
 

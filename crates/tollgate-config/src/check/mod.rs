@@ -8,15 +8,15 @@ use std::path::Path;
 
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::Algorithm;
+use tollgate_proxy::settings::{Balance, Protocol, Upstream};
 
 pub use self::count::Count;
 use self::limits::span;
 pub use self::limits::{amount, amount_of, write_limit};
-use crate::plan::upstream::{Balance, Protocol, Upstream};
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, IdentitySource,
     KeyOrigin, Listen, Memory, Plan, Preflights, RateLimitDomain, Route, StorePlan, SubjectsPlan,
-    Topology, TracingPlan, ValuePlan,
+    Target, Topology, TracingPlan, ValuePlan,
 };
 
 /// Describes a plan's effect, one sentence per line and without secrets.
@@ -282,15 +282,16 @@ impl fmt::Display for Listener<'_> {
 }
 
 /// "http://localhost:3000"
-pub fn target(target: Option<&Upstream>) -> String {
+pub fn target(target: Option<&Target>) -> String {
     target.map_or_else(|| "for other proxies".to_owned(), |target| Where(target).to_string())
 }
 
-struct Where<'a>(&'a Upstream);
+struct Where<'a>(&'a Target);
 
 impl fmt::Display for Where<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Upstream { servers, strip_prefix, request_headers, response_headers, .. } = self.0;
+        let Target { upstream, own_timeouts, .. } = self.0;
+        let Upstream { servers, strip_prefix, request_headers, response_headers, .. } = upstream;
         for (index, address) in servers.addresses.iter().enumerate() {
             write!(f, "{}{address}", if index == 0 { "" } else { " | " })?;
         }
@@ -311,10 +312,10 @@ impl fmt::Display for Where<'_> {
                 write!(f, ", {what} headers: {edits}")?;
             }
         }
-        if let Some(most) = self.0.max_body {
+        if let Some(most) = upstream.max_body {
             write!(f, ", bodies up to {most} bytes")?;
         }
-        for (index, (key, timeout)) in self.0.own_timeouts.iter().enumerate() {
+        for (index, (key, timeout)) in own_timeouts.iter().enumerate() {
             write!(f, "{} {key} {timeout:?}", if index == 0 { ", timeouts:" } else { "," })?;
         }
         Ok(())

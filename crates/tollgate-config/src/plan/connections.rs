@@ -36,7 +36,7 @@ impl Plan {
         let admin = ADMIN.min(has / 8);
         let free = has.saturating_sub(RESERVED + admin);
         let targets = self.routes.iter().filter_map(|it| it.target.as_ref());
-        let targets = targets.flat_map(|target| &target.servers.addresses);
+        let targets = targets.flat_map(|target| &target.upstream.servers.addresses);
         let targets = targets.map(|address| &address.endpoint);
         let targets = (targets.collect::<HashSet<_>>().len() as u64).max(1);
 

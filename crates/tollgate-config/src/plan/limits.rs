@@ -8,7 +8,7 @@ use tollgate_engine::{MethodCosts, Methods, Mode};
 use tollgate_llm::Models;
 
 use super::{PathMatch, ReservePlan, SettleBy, Statuses};
-use crate::path::{PathFault, in_all_readings, other_readings};
+use tollgate_proxy::path::{PathFault, in_all_readings, other_readings};
 
 /// A route's limits. All of `global`, `client` and the first matching api apply, and either all of
 /// these charge the request or none does. Routes that inherit a limit share its quota.

@@ -11,7 +11,7 @@ use tollgate::policy::Cost;
 use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, TierIndex};
 
 use super::{ApiPlan, ChargePlan, LimitPlan, Plan, Preflights, RouteLimits, Whose};
-use crate::path::{PathFault, RequestPath};
+use tollgate_proxy::path::{PathFault, RequestPath};
 
 /// The limits that apply to a request on its route.
 #[derive(Clone, Copy, Debug)]

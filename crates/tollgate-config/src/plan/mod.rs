@@ -1,8 +1,6 @@
 //! The plan: a checked configuration as plain data.
 
 mod connections;
-mod edits;
-mod endpoint;
 mod identity;
 mod limits;
 mod matching;
@@ -15,7 +13,6 @@ mod server;
 mod settling;
 mod store;
 mod subjects;
-pub mod upstream;
 
 use std::cell::LazyCell;
 use std::path::PathBuf;
@@ -29,7 +26,6 @@ use tollgate::key::TrustedProxies;
 use tollgate::limit::{OnMissingKey, Paths};
 
 pub use self::connections::{Connections, TooFewFiles};
-pub use self::edits::{EditError, Edits};
 pub use self::identity::{
     ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
     KeyOrigin, Parameter, ValuePlan,
@@ -47,7 +43,7 @@ pub use self::rate_limits::{
 };
 pub use self::redis::{RedisPlan, Topology};
 pub use self::secret::Secret;
-pub use self::server::{Front, Route};
+pub use self::server::{Front, Route, Target};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
@@ -58,7 +54,7 @@ pub use crate::tables::{
     TracingPlan, Waiting, WindowBound, WorstBound,
 };
 
-use crate::path::{PathFault, PathRules, RequestPath, in_all_readings};
+use tollgate_proxy::path::{PathFault, PathRules, RequestPath, in_all_readings};
 
 #[derive(Clone, Debug)]
 pub struct Plan {

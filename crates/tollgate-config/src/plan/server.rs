@@ -1,5 +1,9 @@
-use super::upstream::Upstream;
+use std::time::Duration;
+
+use tollgate_proxy::settings::Upstream;
+
 use super::{PathMatch, RouteLimits};
+use crate::tables::TargetTlsFiles;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Front {
@@ -27,6 +31,15 @@ pub struct Route {
     /// Only requests to these paths.
     pub path: PathMatch,
     /// Where requests are forwarded. Without a target, other proxies request decisions.
-    pub target: Option<Upstream>,
+    pub target: Option<Target>,
     pub limits: RouteLimits,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub upstream: Upstream,
+    /// The keys of `target.timeouts` that the file has, for descriptions.
+    pub own_timeouts: Vec<(&'static str, Duration)>,
+    /// Files for TLS, unless the system's authorities verify the servers.
+    pub tls: Option<TargetTlsFiles>,
 }

@@ -5,8 +5,8 @@ use super::super::format;
 use super::super::problem::Checked;
 use super::super::tables::{self, PathSection, RateLimiter};
 use super::super::typed::{Either, Item, Key, Location, ValueType, all, values};
-use crate::path::{Ambiguous, PathRules};
 use crate::plan::PathMatch;
+use tollgate_proxy::path::{Ambiguous, PathRules};
 
 pub(super) fn path(
     path: &<tables::Path as ValueType>::Value,

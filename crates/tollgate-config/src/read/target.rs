@@ -3,19 +3,22 @@ use std::time::Duration;
 use http::header::ACCEPT_ENCODING;
 use http::uri::Scheme;
 use tollgate_engine::PathPattern;
+use tollgate_proxy::edits::Edits;
+use tollgate_proxy::settings::{
+    Address, Connections, HealthCheck, Host, Passive, Servers, Timeouts, Upstream,
+};
 
 use super::super::files;
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{HeaderEdits, RateLimiter, TargetSection};
 use super::super::typed::{Key, Setting, values};
-use crate::plan::upstream::{Address, Connections, Host, Passive, Servers, Timeouts, Upstream};
-use crate::plan::{Edits, PathMatch, TargetTlsFiles};
+use crate::plan::{PathMatch, Target, TargetTlsFiles};
 
 pub(super) fn target(
     section: &TargetSection,
     path: &PathMatch,
     limiter: &RateLimiter,
-) -> Checked<Upstream> {
+) -> Checked<Target> {
     let outer = limiter.timeouts.get()?;
     let timeouts = section.timeouts.get()?;
     let mut own_timeouts = Vec::new();
@@ -47,7 +50,7 @@ pub(super) fn target(
     if limiter.llm.is_set() {
         warn_of_compression(section);
     }
-    Ok(Upstream {
+    let upstream = Upstream {
         host: if section.preserve_host.value()? { Host::Client } else { Host::Target },
         strip_prefix,
         request_headers: edits(&section.request_headers)?,
@@ -56,10 +59,9 @@ pub(super) fn target(
             Some(most) => Some(most),
             None => limiter.max_body_bytes.value()?,
         },
-        own_timeouts,
-        tls: tls(section)?,
         ..Upstream::to(servers(section, connections)?, timeouts)
-    })
+    };
+    Ok(Target { upstream, own_timeouts, tls: tls(section)? })
 }
 
 /// The gateway sends `Accept-Encoding: identity` to model servers, and the file can override it.
@@ -120,7 +122,13 @@ fn servers(section: &TargetSection, connections: Connections) -> Checked<Servers
             failures: section.max_failures.value()?,
             retry_after: section.retry_after.value()?,
         },
-        active: section.health_check.value()?,
+        active: section.health_check.value()?.map(|check| HealthCheck {
+            path: check.path,
+            interval: check.interval,
+            timeout: check.timeout,
+            healthy: check.healthy,
+            unhealthy: check.unhealthy,
+        }),
     })
 }
 

@@ -4,7 +4,7 @@ use super::path::Path;
 use super::target::Target;
 use super::tls::TlsFiles;
 use super::value_types::{Proxies, Timeout, WatchedFile};
-use crate::path::{Ambiguous, Forwarded};
+use tollgate_proxy::path::{Ambiguous, Forwarded};
 use typed::{Flag, List, OneOrMore, Short, Values, Whole, durations, section, words};
 
 section! {

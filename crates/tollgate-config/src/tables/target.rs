@@ -6,9 +6,9 @@ use http::{HeaderName, HeaderValue};
 use super::super::{format, problem, spec, typed};
 use super::tls::TargetTlsFiles;
 use super::value_types::Timeout;
-use crate::path::{Ambiguous, normalise};
-use crate::plan::Edits;
-use crate::plan::upstream::{Address, Balance, Endpoint, Protocol};
+use tollgate_proxy::edits::{EditError, Edits};
+use tollgate_proxy::path::{Ambiguous, normalise};
+use tollgate_proxy::settings::{Address, Balance, Endpoint, Protocol};
 use typed::{Flag, List, Named, OneOrMore, Short, Time, Whole, section, texts, words};
 
 pub(crate) type Target = Short<Server, TargetSection>;
@@ -131,7 +131,10 @@ texts! {
     EditedHeader(text) -> HeaderName: "a header that can be changed, such as X-Role" => {
         let name = format::Header::parse(text)?;
         let edited = Edits::default().remove(name.clone());
-        edited.map(|()| name).map_err(|error| error.to_string())
+        edited.map(|()| name).map_err(|error| match error {
+            EditError::Host => "the header `Host` has its own key: `preserveHost`".to_owned(),
+            error => error.to_string(),
+        })
     };
 
     HeaderText(text) -> HeaderValue: "the value of a header" => HeaderValue::from_str(text)

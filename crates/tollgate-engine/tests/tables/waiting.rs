@@ -27,6 +27,19 @@ a request waits until `Retry-After`, exactly: p log 2/60 wait 180
     7: a 9: a a => 7 9 67
 clients do not wait for each other: p log 1/10 wait 60
     0: a a b b => 0 10 0 10
+# Another process may take the unit at the time for which a request waits.
+a lost unit delays to the next one: p log 1/10 wait 600
+    0: a a freeze 10: p*1 thaw a => 0 20 30
+a lost unit delays to the next one: p window 1/10 wait 600
+    0: a a freeze 10: p*1 thaw a => 0 20 30
+a lost unit delays to the next one: p counter 1/10 wait 600
+    0: a a freeze 20: p*1 thaw a => 0 40 60
+a lost unit delays to the next one: p bucket 1/10 wait 600
+    0: a a freeze 10: p*1 thaw a => 0 20 30
+a lost unit delays to the next one: p meter 1/10 wait 600
+    0: a a freeze 10: p*1 thaw a => 0 20 30
+a lost unit rejects who cannot wait for the next one: p log 1/10 wait 15
+    0: a a freeze 10: p*1 thaw => 0 late@10(+10)
 a wait without bound does not overflow: p log 1/10 wait ever
     0: a a => 0 10
 requests without a cost do not wait: p log 1/10 wait 60
@@ -41,6 +54,8 @@ requests in shadow never wait: p log 1/10 shadow
     0: a a a => 0 0 0
 annotated requests never wait: p log 1/10 annotate
     0: a a a => 0 0 0
+an annotating limit denies nothing: p log 1/10 annotate, hard log 2/60
+    0: a a a => 0 0 deny(hard+60)
 ",
     );
 }
@@ -128,6 +143,8 @@ a store that works again in time decides: p log 1/10 wait 60 closed
     0: a a down 9: up => 0 10
 a limit that fails closed decides for all: p log 4/60, q log 9/60 closed
     0: down a ?p => closed p=2
+a limit that does not apply does not fail closed: p log 4/60, q log 9/60 closed when r
+    0: down a ar => 0 closed
 only a limit that is enforced fails closed: p log 4/60, q log 9/60 closed shadow
     0: down a ?p => 0 p=1
 # The local store decides with half of the quota. The primary store may allow the request later.

@@ -16,12 +16,14 @@ use tollgate::key::{KeyError, RequestHead};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
-use tollgate_config::path::{PathRules, RequestPath};
-use tollgate_config::plan::upstream::Address;
 use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
+use tollgate_proxy::path::{PathRules, RequestPath};
+use tollgate_proxy::settings::Address;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::answers::answer_to;
+use super::body::Body;
 use super::decide::build::{self, Limiter, Preflight, ReadyRoute, RouteBuilder};
 use super::decide::client_identity::Identity;
 use super::decide::denials::answered_by;
@@ -29,19 +31,19 @@ use super::decide::facts::Facts;
 use super::decide::keys::{KeySet, KeySets};
 use super::decide::lists;
 use super::decide::llm::Llm;
+use super::decide::proxies::{self, TrustedProxies};
 use super::decide::settled::{Prices, Settled};
 use super::decide::token_limit::{Addresses, TooManyRefused};
-use super::edge::activity::{Patience, stall_after};
 use super::edge::listener_settings::{ListenerKey, ListenerSettings};
 use super::error::BuildError;
 use super::fronts::rate_limits::RateLimits;
 use super::operations::access_log::AccessLog;
 use super::operations::summary::Summary;
-use crate::proxy::{
-    Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning, ReadBody,
+use crate::trace::{self, Tracing};
+use tollgate_proxy::{
+    Admitted, Clients, Common, Connection, Failures, Fault, Forward, Meaning, Patience, ReadBody,
     Received, RequestBody, Tunnels, Via, admit,
 };
-use crate::trace::{self, Tracing};
 
 pub(super) struct App<St> {
     pub(super) plan: Plan,
@@ -49,6 +51,7 @@ pub(super) struct App<St> {
     routes: Vec<ReadyRoute<St>>,
     preflights: Option<Preflight<St>>,
     identity: Identity,
+    proxies: TrustedProxies,
     clients: Clients,
     summary: Summary,
     reserves: bool,
@@ -88,7 +91,7 @@ impl<St: Inspect> App<St> {
         let targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let mut targets = targets.filter(|target| target.tls.is_none());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
-        let uses_tls = targets.any(|target| target.servers.addresses.iter().any(is_tls));
+        let uses_tls = targets.any(|target| target.upstream.servers.addresses.iter().any(is_tls));
         let clients = match before.map(|app| app.clients.clone()) {
             Some(clients) => clients,
             None => Clients::new(uses_tls, per_target, persistent.workers)?,
@@ -99,11 +102,12 @@ impl<St: Inspect> App<St> {
         let identity =
             Identity::new(&plan, &persistent.key_sets, Some(&persistent.refused_tokens))?;
         let lists = lists::lists(&plan, &identity)?;
+        let proxies = TrustedProxies::of(&plan)?;
         let rate_limits = RateLimits::new(&plan, &persistent.store, &persistent.summary)?;
         // Requests of both versions share one wait queue, so they keep their order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
-            trusted_proxies: build::trusted_proxies(&plan)?,
+            proxy_header: proxies::header(&plan),
             identity: build::identity_fields(&plan),
             clients: clients.clone(),
             idle: plan.timeouts.idle,
@@ -133,6 +137,7 @@ impl<St: Inspect> App<St> {
             routes,
             preflights,
             identity,
+            proxies,
             clients,
             summary,
             reserves,
@@ -165,11 +170,7 @@ impl<St: Inspect> App<St> {
 
     pub(super) fn patience(&self) -> Patience {
         let timeouts = &self.plan.timeouts;
-        Patience {
-            head: timeouts.request_header,
-            keep_alive: timeouts.keep_alive,
-            stall: stall_after(timeouts.idle),
-        }
+        Patience::new(timeouts.request_header, timeouts.keep_alive, timeouts.idle)
     }
 
     pub(super) async fn answer(
@@ -182,7 +183,8 @@ impl<St: Inspect> App<St> {
         let request = request.map(|body| RequestBody::of(version, body));
         let mut answer = self
             .decide(request, connection, received, self.plan.paths, |route, prices| {
-                Some(Settled { forward: route.forward.as_ref()?, prices })
+                let (forward, proxies) = (route.forward.as_ref()?, &self.proxies);
+                Some(Settled { forward, proxies, prices })
             })
             .await;
         if self.reserves {
@@ -223,22 +225,24 @@ impl<St: Inspect> App<St> {
         }
         let route = match self.plan.route(host.as_ref(), path) {
             Ok(route) => route.and_then(|route| self.routes.get(route)),
-            Err(fault) => return Fault::from(fault).response(),
+            Err(fault) => return answer_to(fault.into()),
         };
-        let Some(route) = route else { return Fault::NoRoute.response() };
+        let Some(route) = route else { return answer_to(Fault::NoRoute) };
         trace::note_route(&route.plan.name);
         let began = Instant::now();
         let mut request = request.map(|body| Admitted {
             body,
             received,
             connection: Arc::clone(connection),
+            client: None,
+            own_header: None,
             host,
             original,
             upgrade,
         });
         let allowed = self.limiter(route, &request).and_then(|limited| {
             let inner = admitted(route, limited.as_ref().map(|limited| &limited.limiter.prices));
-            Ok((limited, inner.ok_or_else(|| Fault::NoRoute.response())?))
+            Ok((limited, inner.ok_or_else(|| answer_to(Fault::NoRoute))?))
         });
         let answered = match allowed {
             Ok((Some(Limited { limiter, mut facts }), inner)) => {
@@ -297,7 +301,7 @@ impl<St: Inspect> App<St> {
         let (head, path) = (head(request), path(request));
         let limits = &route.plan.limits;
         let meeting = self.plan.meets(limits, listed, head.method, &path, head.is_preflight());
-        match meeting.map_err(|fault| Fault::from(fault).response())? {
+        match meeting.map_err(|fault| answer_to(fault.into()))? {
             Meeting::Blocked => Err(self.rejected(&Denial::denied_subject(), request)),
             Meeting::Unlimited(_) => Ok(None),
             // A preflight has no credentials, so only its address is known.
@@ -368,7 +372,7 @@ struct Limited<'a, St> {
     facts: Facts,
 }
 
-fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
+pub(super) fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
     let mut head = RequestHead::of(request);
     head.extensions = &request.body().connection.extensions;
     head
@@ -383,7 +387,7 @@ fn path<B>(request: &Request<Admitted<B>>) -> RequestPath<'_> {
 /// Answers a request with a fault. If the request's host or its end is unclear, so are the bytes
 /// that follow, and the connection is closed.
 fn refuse(fault: Fault, version: Version) -> Response<Body> {
-    let mut response = fault.response();
+    let mut response = answer_to(fault);
     let is_unclear = matches!(fault, Fault::Host | Fault::Framing | Fault::Coding | Fault::Upgrade);
     if version <= Version::HTTP_11 && is_unclear {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -27,7 +27,7 @@ pub(super) struct Gateway<St> {
     pub(super) leaving: SetOnce<()>,
     /// Set when the drain starts: no new connections are accepted, and open connections are closed
     /// after their requests.
-    pub(super) draining: SetOnce<()>,
+    pub(super) draining: Arc<SetOnce<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl<St: Inspect> Gateway<St> {
             history: Mutex::new(history),
             persistent,
             leaving: SetOnce::new(),
-            draining: SetOnce::new(),
+            draining: Arc::default(),
         })
     }
 

@@ -1,6 +1,8 @@
 //! `tollgate serve`: listeners, reload, the admin address and the shutdown.
 
+mod answers;
 mod app;
+mod body;
 mod decide;
 mod edge;
 mod error;
@@ -50,8 +52,8 @@ use self::operations::signals::{Signal, Signals};
 use self::operations::summary::Summary;
 use self::operations::{admin, observed};
 pub use self::planned::{Met, Planned, Read, Refused, Sent, ambiguous};
-use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
+use tollgate_proxy::{Failures, Tunnels, Via};
 
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]

@@ -10,14 +10,14 @@ use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::Reason;
 use tollgate::key::{KeyError, RequestHead};
 use tollgate::policy::Cost;
-use tollgate_config::path::RequestPath;
 use tollgate_config::plan::{IdentitySource, LimitPlan, Meeting, NoClient, Plan, Route, SettleBy};
 use tollgate_engine::{Charges, Limits};
+use tollgate_proxy::path::RequestPath;
 
 use super::decide::client_identity::{ClientIdentity, Identity};
 use super::decide::facts::Facts;
 use super::decide::lists::lists;
-use crate::proxy::{Fault, Meaning, admit};
+use tollgate_proxy::{Fault, Meaning, admit};
 
 /// A plan with its client identity, lists and limits.
 #[derive(Debug)]

@@ -29,7 +29,6 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::queue::{Queue, Tally};
 use super::spans::{Spans, TracingError};
-use crate::proxy;
 
 #[derive(Clone, Debug)]
 pub struct Export {
@@ -122,7 +121,7 @@ impl Collector {
     fn new(plan: &TracingPlan) -> Result<Self, TracingError> {
         let wrong = |error: &dyn fmt::Display| TracingError(error.to_string());
         let is_tls = plan.endpoint.scheme() == Some(&http::uri::Scheme::HTTPS);
-        let tls = proxy::tls_config(is_tls).map_err(|error| wrong(&error))?;
+        let tls = tollgate_proxy::tls_config(is_tls).map_err(|error| wrong(&error))?;
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let mut hyper = Client::builder(TokioExecutor::new());

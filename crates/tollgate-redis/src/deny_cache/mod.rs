@@ -23,9 +23,9 @@ use tollgate_core::{Charge, Cost, Decision, Key, Micros, Policy, Source, Verdict
 
 use self::known::{Known, Room};
 pub(crate) use self::recent::RecentDenials;
+use crate::calls::ticket::{NamedCharge, Request, Ticket};
 use crate::clock::{Clock, Moment};
 use crate::sync::Mutex;
-use crate::ticket::{NamedCharge, Request, Ticket};
 
 /// Remembers keys without a remaining unit, and when requests of each cost will be allowed.
 ///

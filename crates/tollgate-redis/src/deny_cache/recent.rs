@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::ticket::NamedCharge;
+use crate::calls::ticket::NamedCharge;
 
 /// Keys that recently denied a request with charges in several slots. The store decides such a key
 /// first: if it denies again, the request has cost one call and wrote no key.

@@ -5,8 +5,8 @@ use tollgate_core::{Outcome, Quota, Timestamp};
 use tollgate_interleavings::{explore, thread};
 
 use super::*;
-use crate::names::Name;
-use crate::ticket::Ticket;
+use crate::calls::ticket::Ticket;
+use crate::script::names::Name;
 
 /// A cache that remembers for a minute, and its clock.
 fn cache() -> (DenyCache, Arc<AtomicU64>) {

@@ -5,7 +5,7 @@ use tollgate_core::{Charge, Key, Lease, Policy};
 
 use super::blocks::Blocks;
 use crate::clock::Moment;
-use crate::names::Name;
+use crate::script::names::Name;
 use crate::sync::Mutex;
 
 #[derive(Debug)]

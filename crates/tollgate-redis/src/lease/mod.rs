@@ -28,7 +28,7 @@ use tollgate_core::{Charge, Cost, Source, Verdict};
 use self::blocks::Taken;
 use self::key::LeasedKey;
 use crate::clock::{Clock, Moment};
-use crate::names::Names;
+use crate::script::names::Names;
 use crate::sync::RwLock;
 
 /// A store's keys with units that are or may be leased.

@@ -9,9 +9,9 @@ use tollgate_core::{BoxFuture, Charge};
 
 use super::blocks::{Plan, Returned};
 use super::key::LeasedKey;
-use crate::encode::Ask;
+use crate::calls::ticket::{Answer, Leased, Request};
+use crate::script::encode::Ask;
 use crate::store::{Inner, RedisStore};
-use crate::ticket::{Answer, Leased, Request};
 
 impl RedisStore {
     /// Counts a request that Redis must decide. If all keys are busy, they get refill tasks. Blocks

@@ -14,8 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use tollgate_replicas::Port;
-
+use crate::Port;
 use tally::Reader;
 
 pub use tally::Tally;

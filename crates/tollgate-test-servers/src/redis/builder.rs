@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::{CONFIG, Redis, State, certificate};
-use tollgate_replicas::Port;
+#[cfg(feature = "faults")]
+use super::certificate;
+use super::{AUTHORITY, CERTIFICATE, CONFIG, KEY, NAME, Redis, State};
+use crate::{Failure, Port};
 
 /// Builds a [`Redis`].
 ///
@@ -15,8 +18,11 @@ use tollgate_replicas::Port;
 #[must_use = "call start() to start the server"]
 pub struct RedisBuilder {
     lines: String,
-    has_port: bool,
-    tls: bool,
+    /// `None` without a port, and 0 for a free port.
+    port: Option<u16>,
+    parent: PathBuf,
+    /// Writes the certificates into the server's folder.
+    tls: Option<fn(&Path)>,
     password: Option<String>,
     is_sentinel: bool,
     clock_ahead: i64,
@@ -28,8 +34,9 @@ impl RedisBuilder {
         let lines = "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n".to_owned();
         Self {
             lines,
-            has_port: true,
-            tls: false,
+            port: Some(0),
+            parent: std::env::temp_dir(),
+            tls: None,
             password: None,
             is_sentinel: false,
             clock_ahead: 0,
@@ -48,14 +55,27 @@ impl RedisBuilder {
 
     /// Listens only on the Unix socket.
     pub fn without_port(mut self) -> Self {
-        self.has_port = false;
+        self.port = None;
+        self
+    }
+
+    /// Listens on this port. Default: 0, which selects a free port.
+    pub(crate) fn port(mut self, number: u16) -> Self {
+        self.port = Some(number);
+        self
+    }
+
+    /// Creates the server's folder in this one.
+    pub(crate) fn within(mut self, folder: &Path) -> Self {
+        folder.clone_into(&mut self.parent);
         self
     }
 
     /// Accepts only TLS on the port, with a certificate for 127.0.0.1 and localhost, signed by
     /// [`Redis::authority`]. The Unix socket does not use TLS.
+    #[cfg(feature = "faults")]
     pub fn tls(mut self) -> Self {
-        self.tls = true;
+        self.tls = Some(certificate::write);
         self
     }
 
@@ -108,41 +128,50 @@ impl RedisBuilder {
     #[must_use]
     #[track_caller]
     pub fn start(self) -> Redis {
-        let redis = self.prepare();
-        redis.restart();
-        redis
+        self.try_start().unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Like [`start`](Self::start).
+    ///
+    /// # Errors
+    /// The port is in use, or redis-server is missing or does not start.
+    pub fn try_start(self) -> Result<Redis, Failure> {
+        let redis = self.try_prepare()?;
+        redis.try_restart()?;
+        Ok(redis)
     }
 
     /// Creates the server's folder and configuration and claims its port, without starting it.
     pub(crate) fn prepare(self) -> Redis {
-        let folder = tempfile::Builder::new().prefix("tollgate-").tempdir();
+        self.try_prepare().unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    fn try_prepare(self) -> Result<Redis, Failure> {
+        let folder = tempfile::Builder::new().prefix("tollgate-").tempdir_in(&self.parent);
         let folder = folder.expect("a folder for temporary files that can be written");
         let redis = Redis {
             state: Mutex::new(State::Down),
             folder,
-            port: self.has_port.then(|| Port::claim().expect("a free port")),
-            tls: self.tls,
+            port: self.port.map(|number| Port::given(number, NAME)).transpose()?,
+            tls: self.tls.is_some(),
             password: self.password,
             is_sentinel: self.is_sentinel,
             clock_ahead: self.clock_ahead,
         };
         let number = redis.port.as_ref().map_or(0, Port::number);
         let mut config = format!("bind 127.0.0.1\nunixsocket {}\n", redis.socket().display(),);
-        if self.tls {
-            certificate::write(redis.folder.path());
+        if let Some(write_certificates) = self.tls {
+            write_certificates(redis.folder.path());
             let _ = write!(
                 config,
-                "port 0\ntls-port {number}\ntls-cert-file {}\ntls-key-file {}\n\
-                 tls-ca-cert-file {}\ntls-auth-clients no\n",
-                certificate::CERTIFICATE,
-                certificate::KEY,
-                certificate::AUTHORITY,
+                "port 0\ntls-port {number}\ntls-cert-file {CERTIFICATE}\ntls-key-file {KEY}\n\
+                 tls-ca-cert-file {AUTHORITY}\ntls-auth-clients no\n",
             );
         } else {
             let _ = writeln!(config, "port {number}");
         }
         config.push_str(&self.lines);
         fs::write(redis.folder.path().join(CONFIG), config).expect("a full disk?");
-        redis
+        Ok(redis)
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::{AUTHORITY, CERTIFICATE, KEY};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 /// Writes the authority's certificate, and the certificate and key for localhost and 127.0.0.1.
@@ -24,7 +25,3 @@ pub(super) fn write(folder: &Path) {
         fs::write(folder.join(name), pem).expect("a full disk?");
     }
 }
-
-pub(super) const AUTHORITY: &str = "authority.pem";
-pub(super) const CERTIFICATE: &str = "certificate.pem";
-pub(super) const KEY: &str = "key.pem";

@@ -1,13 +1,12 @@
 //! Skews a server's wall clock.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Arguments for `env` that shift a program's wall clock by `ahead` microseconds. The monotonic
+/// Variables that shift a program's wall clock by `ahead` microseconds. The monotonic
 /// clock is unaffected, just like on a machine with the wrong time.
-pub(super) fn shift(folder: &Path, ahead: i64) -> [OsString; 2] {
+pub(super) fn shift(folder: &Path, ahead: i64) -> [(String, String); 2] {
     let [source, library] = ["clock.c", "clock.so"].map(|name| folder.join(name));
     fs::write(&source, SOURCE).expect("a full disk?");
     // Available wherever rustc is, because rustc links with it.
@@ -15,9 +14,9 @@ pub(super) fn shift(folder: &Path, ahead: i64) -> [OsString; 2] {
     compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
     let status = compiler.status().expect("cc, which Rust needs too");
     assert!(status.success(), "cc cannot compile clock.c");
-    let mut preload = OsString::from("LD_PRELOAD=");
-    preload.push(library);
-    [preload, format!("AHEAD_MICROS={ahead}").into()]
+    let variables =
+        [("LD_PRELOAD", library.display().to_string()), ("AHEAD_MICROS", ahead.to_string())];
+    variables.map(|(name, value)| (name.to_owned(), value))
 }
 
 const SOURCE: &str = include_str!("clock.c");

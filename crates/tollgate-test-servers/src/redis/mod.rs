@@ -2,23 +2,22 @@
 
 mod ability;
 mod builder;
+#[cfg(feature = "faults")]
 mod certificate;
 mod clock;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::client::{RedisClient, Value, field};
-use crate::process::{Process, require};
-use crate::wait::until;
-use tollgate_replicas::Port;
+use crate::{Failure, Port, Process, until};
 
 pub use builder::RedisBuilder;
 
@@ -113,7 +112,7 @@ impl Redis {
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         assert!(self.tls, "this server was built without tls()");
-        self.folder.path().join(certificate::AUTHORITY)
+        self.folder.path().join(AUTHORITY)
     }
 
     /// Sends a command and waits for its reply.
@@ -192,7 +191,7 @@ impl Redis {
         match std::mem::replace(&mut *state, State::Down) {
             State::Down => panic!("a server that is down cannot be stopped"),
             State::Runs(process) | State::Stopped(process) => {
-                process.stop();
+                process.freeze();
                 *state = State::Stopped(process);
             }
         }
@@ -210,7 +209,7 @@ impl Redis {
         match std::mem::replace(&mut *state, State::Down) {
             State::Down => panic!("a server that is down cannot continue: call restart()"),
             State::Runs(process) | State::Stopped(process) => {
-                process.cont();
+                process.thaw();
                 *state = State::Runs(process);
             }
         }
@@ -218,7 +217,11 @@ impl Redis {
 
     /// Kills the server (SIGKILL), even if it is stopped. Its port remains reserved.
     pub fn kill(&self) {
-        *self.state() = State::Down;
+        let mut state = self.state();
+        if let State::Runs(process) | State::Stopped(process) = &mut *state {
+            process.kill();
+        }
+        *state = State::Down;
     }
 
     /// Kills the server if it still runs, starts it again on the same port, and waits until it
@@ -229,8 +232,16 @@ impl Redis {
     /// If the server does not start.
     #[track_caller]
     pub fn restart(&self) {
-        self.launch();
-        self.wait_until_ready();
+        self.try_restart().unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
+    /// Like [`restart`](Self::restart).
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn try_restart(&self) -> Result<(), Failure> {
+        self.try_launch()?;
+        self.try_wait()
     }
 
     /// Like [`restart`](Self::restart) but without waiting, so a test can observe a server that is
@@ -241,42 +252,62 @@ impl Redis {
     /// If redis-server is not installed.
     #[track_caller]
     pub fn launch(&self) {
+        self.try_launch().unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
+    fn try_launch(&self) -> Result<(), Failure> {
         self.kill();
         let folder = self.folder.path();
         let config = folder.join(CONFIG);
-        let shift = (self.clock_ahead != 0).then(|| clock::shift(folder, self.clock_ahead));
-        let mut command: Vec<&OsStr> = Vec::new();
-        for argument in shift.iter().flatten() {
-            command.push(argument);
-        }
-        command.extend([PROGRAM.as_ref(), config.as_os_str()]);
+        let skew = (self.clock_ahead != 0).then(|| clock::shift(folder, self.clock_ahead));
+        let mut args = vec![config.as_os_str()];
         if self.is_sentinel {
-            command.push("--sentinel".as_ref());
+            args.push("--sentinel".as_ref());
         }
-        require(PROGRAM);
-        // `env` sets the variables and then replaces itself with the server.
-        let process = Process::start("env", &command, folder, &folder.join(LOG));
+        let variables = skew.iter().flatten().cloned().collect::<Vec<_>>();
+        let process = Process::start(NAME, "redis-server", args, &variables, folder)?;
         *self.state() = State::Runs(process);
+        Ok(())
     }
 
     /// Waits until the server replies to PING and, if it is a replica, follows its master.
     ///
     /// # Panics
     ///
-    /// If this takes longer than 20 s or the server exits. In that case the message includes the
-    /// last lines of its log.
+    /// If this takes longer than 20 s or the server exits. The message includes the last line of
+    /// its log.
     #[track_caller]
     pub fn wait_until_ready(&self) {
-        let what = "redis-server answers";
-        until(what, Duration::from_secs(20), || {
-            if let State::Runs(process) = &mut *self.state()
-                && let Some(status) = process.ended()
-            {
-                panic!("redis-server has ended with {status}:\n{}", self.log());
-            }
-            let pong = self.try_cmd(&["PING"]).ok()?;
-            (pong == Value::Text(b"PONG".to_vec()) && self.follows()).then_some(())
-        });
+        self.try_wait().unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
+    fn try_wait(&self) -> Result<(), Failure> {
+        let pong = Value::Text(b"PONG".to_vec());
+        let is_ready = |_: &Process| {
+            self.try_cmd(&["PING"]).is_ok_and(|answer| answer == pong) && self.follows()
+        };
+        match &mut *self.state() {
+            State::Runs(process) | State::Stopped(process) => process.until(is_ready),
+            State::Down => Err(Failure::new("redis is down")),
+        }
+    }
+
+    /// The exit status, or `None` while the server runs and after [`kill`](Self::kill).
+    #[must_use]
+    pub fn ended(&self) -> Option<ExitStatus> {
+        match &mut *self.state() {
+            State::Runs(process) | State::Stopped(process) => process.ended(),
+            State::Down => None,
+        }
+    }
+
+    /// The process id, or `None` after [`kill`](Self::kill).
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        match &*self.state() {
+            State::Runs(process) | State::Stopped(process) => Some(process.id()),
+            State::Down => None,
+        }
     }
 
     /// Whether the server runs and is not stopped.
@@ -366,6 +397,16 @@ impl Redis {
     }
 }
 
-const PROGRAM: &str = "redis-server";
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // Faster than SIGTERM, after which Redis exits only at its next timer.
+        self.kill();
+    }
+}
+
+const NAME: &str = "redis";
 const CONFIG: &str = "redis.conf";
-const LOG: &str = "log";
+const LOG: &str = "redis.log";
+const AUTHORITY: &str = "authority.pem";
+const CERTIFICATE: &str = "certificate.pem";
+const KEY: &str = "key.pem";

@@ -11,7 +11,7 @@ use tollgate_engine::{AppliedLimit, Charges, Conclusion, Limits, Rejection};
 use tracing::field::Empty;
 use tracing::{Level, Span};
 
-use crate::observe::{CountedOutcome, source_name};
+use crate::observe::{CountedOutcome, PauseSource, source_name};
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 
@@ -168,6 +168,44 @@ impl Telemetry {
             #[cfg(feature = "metrics")]
             _waiting: Waiting::new(Arc::clone(&self.policies[limit])),
         }
+    }
+
+    /// Records what the called service has said about a limit's quota.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
+    )]
+    pub(crate) fn service_said(&self, limit: u8, granted: Option<u64>, remaining: u64) {
+        #[cfg(feature = "metrics")]
+        self.policies[usize::from(limit)].service_said(granted, remaining);
+    }
+
+    /// Records a pause that this process has started.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(clippy::unused_self, reason = "nothing is counted")
+    )]
+    pub(crate) fn paused(
+        &self,
+        limits: &Limits,
+        applied: &AppliedLimit,
+        length: Duration,
+        source: PauseSource<'_>,
+    ) {
+        let policy = limits.policy(applied).name();
+        match source {
+            PauseSource::Header(header) => {
+                tracing::info!(target: "tollgate", policy, ?length, header, "paused by the service");
+            }
+            PauseSource::Unnamed => {
+                tracing::info!(target: "tollgate", policy, ?length, "paused by the service");
+            }
+            PauseSource::Program => {
+                tracing::info!(target: "tollgate", policy, ?length, "paused by the program");
+            }
+        }
+        #[cfg(feature = "metrics")]
+        self.policies[usize::from(applied.limit)].paused(length, source);
     }
 
     #[cfg(feature = "metrics")]

@@ -1,4 +1,4 @@
-//! A type-erased layer, for the admin router and metrics.
+//! A type-erased layer or limiter, for the admin router and metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,36 +8,40 @@ use tollgate_core::{
 };
 
 use super::service::{RateLimit, RateLimitLayer};
-use super::state::{Http, LayerState};
+use super::state::Http;
 use crate::Limit;
-use crate::drive::Telemetry;
+use crate::drive::{Driver, Telemetry};
 use crate::key::SubjectName;
 use crate::observe::{Inspect, ObservedPolicy, StoreReport};
 use crate::tier::Tier;
 
-/// A type-erased [`RateLimitLayer`](super::RateLimitLayer), for admin tools. Clones are handles to
-/// the same layer.
+/// A type-erased [`RateLimitLayer`](super::RateLimitLayer) or [`Limiter`](crate::Limiter), for admin
+/// tools. Clones are handles to the same layer.
 #[derive(Clone)]
 pub struct LayerHandle(Arc<dyn AnyLayer>);
 
 impl<St: Inspect, M> RateLimitLayer<St, M> {
     /// Returns a handle to this layer.
     pub fn handle(&self) -> LayerHandle {
-        LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
+        LayerHandle::new(Arc::clone(&self.state))
     }
 }
 
 impl<S, St: Inspect, M> RateLimit<S, St, M> {
     /// Returns a handle to the layer around this service.
     pub fn handle(&self) -> LayerHandle {
-        LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
+        LayerHandle::new(Arc::clone(&self.state))
     }
 }
 
 impl LayerHandle {
+    pub(crate) fn new<St: Inspect, X: Limited>(driver: Arc<Driver<St, X>>) -> Self {
+        Self(driver)
+    }
+
     /// Returns the layer's limits, in the order in which they were added.
     pub fn limits(&self) -> Vec<&Limit> {
-        self.0.view().http.limits.iter().map(|compiled| &compiled.limit).collect()
+        self.0.limited().limits()
     }
 
     /// Returns the report from the layer's store.
@@ -47,7 +51,7 @@ impl LayerHandle {
 
     /// Returns the counts for the limits' policies, in the order of the limits.
     pub fn counts(&self) -> impl Iterator<Item = &ObservedPolicy> {
-        self.0.view().telemetry.policies()
+        self.0.telemetry().policies()
     }
 
     /// Returns the decision for `key` under a limit, without charging it. All tiers share the same
@@ -58,7 +62,7 @@ impl LayerHandle {
 
     /// Returns a subject's tier, if the tier source can find it without a request.
     pub fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
-        self.0.view().http.tiers.as_ref()?.named(name)
+        self.0.limited().tier_of(name)
     }
 
     /// Resets the used units of `key` under a limit.
@@ -73,20 +77,25 @@ impl LayerHandle {
 }
 
 trait AnyLayer: Send + Sync {
-    fn view(&self) -> View<'_>;
+    fn limited(&self) -> &dyn Limited;
+    fn telemetry(&self) -> &Telemetry;
     fn store(&self) -> AnyStore;
     fn inspect(&self) -> StoreReport;
 }
 
-/// The parts of a layer that do not depend on its store type.
-struct View<'a> {
-    http: &'a Http,
-    telemetry: &'a Telemetry,
+/// The data of an interface with limits.
+pub(crate) trait Limited: Send + Sync + 'static {
+    fn limits(&self) -> Vec<&Limit>;
+    fn tier_of(&self, name: &SubjectName) -> Option<Tier>;
 }
 
-impl<St: Inspect> AnyLayer for LayerState<St> {
-    fn view(&self) -> View<'_> {
-        View { http: &self.face, telemetry: &self.telemetry }
+impl<St: Inspect, X: Limited> AnyLayer for Driver<St, X> {
+    fn limited(&self) -> &dyn Limited {
+        &self.face
+    }
+
+    fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     fn store(&self) -> AnyStore {
@@ -95,6 +104,16 @@ impl<St: Inspect> AnyLayer for LayerState<St> {
 
     fn inspect(&self) -> StoreReport {
         self.store.inspect()
+    }
+}
+
+impl Limited for Http {
+    fn limits(&self) -> Vec<&Limit> {
+        self.limits.iter().map(|compiled| &compiled.limit).collect()
+    }
+
+    fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
+        self.tiers.as_ref()?.named(name)
     }
 }
 

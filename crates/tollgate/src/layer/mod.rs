@@ -52,6 +52,8 @@ pub use self::checks::{CostAboveCapacity, LayerError};
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]
 pub use self::handle::LayerHandle;
+#[cfg(feature = "metrics")]
+pub(crate) use self::handle::Limited;
 pub use self::reservation::Reservation;
 pub use self::service::{RateLimit, RateLimitLayer};
 pub use self::tally::{TalliedBody, Tally};

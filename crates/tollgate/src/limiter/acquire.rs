@@ -11,6 +11,7 @@ use tollgate_core::{Cost, Key, Micros, Policy, Store};
 use tollgate_engine::{AppliedLimit, Charges, Limits, Rejection};
 
 use super::error::{AcquireError, Refusal};
+use super::learn::Turn;
 use super::permit::Permit;
 use super::state::State;
 use crate::drive::{Decided, Progress};
@@ -22,7 +23,7 @@ use crate::layer::Verdicts;
 pub struct Acquire<St: Store> {
     pub(super) state: Arc<State<St>>,
     /// Undecided.
-    charges: Charges,
+    pub(super) charges: Charges,
     patience: Micros,
     /// When `patience` ends, from the first wait on.
     deadline: Option<Instant>,
@@ -77,6 +78,9 @@ impl<St: Store> Acquire<St> {
         if let Some((pause, _)) = self.state.face.pause {
             self.push_own(pause, Cost::ONE);
         }
+        if let Some(rate) = &self.state.face.rate {
+            self.push_own(rate.number, Cost::ZERO);
+        }
         if let Some(error) = self.invalid {
             return Err(error);
         }
@@ -91,13 +95,14 @@ impl<St: Store> Acquire<St> {
             decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let decided = attempt(&self.state, decided, patience).await?;
             let unused = Unused::new(Permit::new(self, decided));
-            let is_paused = asked.elapsed() >= RECHECK && unused.is_paused().await;
+            let turn = unused.turn(asked.elapsed() >= RECHECK).await;
             let permit = unused.used();
-            if !is_paused {
-                return Ok(permit);
-            }
-            // The calls behind this one keep their instants, so it asks for a new one.
-            self = permit.into_refunded().await;
+            self = match turn {
+                Turn::Used => return Ok(permit),
+                // The calls behind this one keep their instants, so it asks for a new one.
+                Turn::Paused => permit.into_refunded().await,
+                Turn::Unused => permit.call,
+            };
         }
     }
 
@@ -165,10 +170,10 @@ impl<St: Store> Unused<St> {
         self.0.take().expect("a permit is taken once")
     }
 
-    async fn is_paused(&self) -> bool {
+    async fn turn(&self, has_queued: bool) -> Turn {
         match &self.0 {
-            Some(permit) => permit.is_paused().await,
-            None => false,
+            Some(permit) => permit.turn(has_queued).await,
+            None => Turn::Used,
         }
     }
 }

@@ -6,8 +6,9 @@ use tokio::sync::Semaphore;
 use tollgate_core::{OnStoreError, Policy, PolicyError, Quota, Store, Strikes};
 use tollgate_engine::{Limits, Refunds};
 
+use super::rate::Rate;
 use super::shared::Limiter;
-use super::state::{Face, State};
+use super::state::{CallersKey, Face, State};
 use crate::drive::Observed;
 use crate::layer::{LayerError, WaitQueue, check_limits};
 use crate::limit::Reserve;
@@ -16,9 +17,10 @@ use crate::{Limit, Mode};
 /// Collects the policies and options of a [`Limiter`].
 pub struct LimiterBuilder<St> {
     store: St,
-    limits: Vec<(Limit, bool)>,
+    limits: Vec<Limit>,
     waiting: Waiting,
     longest_pause: Option<Duration>,
+    recovery: Option<Duration>,
     retry_percent: u8,
     leaving_percent: u8,
     wait_queue: WaitQueue,
@@ -51,8 +53,8 @@ impl Waiting {
 
     /// Calls that queue in the store leave at the pause's end. If other calls did so, they would be
     /// charged when they start to wait, which is too early.
-    fn pause(self, policy: Policy) -> Result<Limit, PolicyError> {
-        let queue = |max| Ok(Limit::global(policy.with_queue(max)?));
+    fn pause(self, own: impl Fn(Policy) -> Limit, policy: Policy) -> Result<Limit, PolicyError> {
+        let queue = |max| Ok(own(policy.with_queue(max)?));
         match self {
             Self::Nowhere => queue(Duration::ZERO),
             Self::InThisProcess(max) => Ok(queue(Duration::ZERO)?.mode(Mode::Wait(max))),
@@ -64,13 +66,13 @@ impl Waiting {
 impl<St: Store> Limiter<St> {
     /// Creates a builder for a limiter over `store`.
     pub fn builder(store: St) -> LimiterBuilder<St> {
-        let (limits, waiting, longest_pause) = (Vec::new(), Waiting::Nowhere, None);
         let (wait_queue, observed) = (WaitQueue::new(), Observed::default());
         LimiterBuilder {
             store,
-            limits,
-            waiting,
-            longest_pause,
+            limits: Vec::new(),
+            waiting: Waiting::Nowhere,
+            longest_pause: None,
+            recovery: None,
             retry_percent: 0,
             leaving_percent: 0,
             wait_queue,
@@ -83,20 +85,18 @@ impl<St: Store> LimiterBuilder<St> {
     /// Adds a policy with a quota for each key. Under a concurrency limit each call costs 1.
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
-        self.limit(policy, false)
+        self.limit(Limit::new(policy, CallersKey))
     }
 
     /// Adds a policy with a single quota for all keys.
     #[must_use]
     pub fn global(self, policy: Policy) -> Self {
-        self.limit(policy, true)
+        self.limit(Limit::global(policy))
     }
 
-    fn limit(mut self, policy: Policy, is_global: bool) -> Self {
-        let is_rate = !policy.is_concurrency() && !policy.is_penalty();
-        let limit = Limit::global(policy);
-        let limit = if is_rate { limit.reserve(Reserve::by_handler()) } else { limit };
-        self.limits.push((limit, is_global));
+    fn limit(mut self, limit: Limit) -> Self {
+        let limit = if is_rate(&limit) { limit.reserve(Reserve::by_handler()) } else { limit };
+        self.limits.push(limit);
         self
     }
 
@@ -157,6 +157,22 @@ impl<St: Store> LimiterBuilder<St> {
         self
     }
 
+    /// Lowers the rate of all processes if the called service denies a call without naming a wait:
+    /// each denial halves it, down to a sixteenth, and then it rises evenly. It takes `recovery` from
+    /// nothing to the whole quota.
+    ///
+    /// A service that names its waits needs no such guess, so this is off by default. It adds a token
+    /// bucket named after the first policy, such as `partner-rate`, under the key of a call's first
+    /// charge. At half of the rate, every second turn passes unused: its charge stands, and the call
+    /// asks for another turn, behind all others.
+    ///
+    /// Denials of calls that left before the rate was halved change nothing.
+    #[must_use]
+    pub const fn adaptive(mut self, recovery: Duration) -> Self {
+        self.recovery = Some(recovery);
+        self
+    }
+
     /// Lets calls be [repeated](super::Permit::retry) that the called service has denied, until the
     /// retries of all processes have cost this percentage of the first policy's quota.
     ///
@@ -193,15 +209,12 @@ impl<St: Store> LimiterBuilder<St> {
     /// # Errors
     /// The same as for a layer's limits: see [`LayerError`].
     pub fn build(self) -> Result<Limiter<St>, LayerError> {
-        let Some((_, is_global)) = self.limits.first() else {
-            return Err(LayerError::NoLimit);
-        };
-        let is_global = *is_global;
-        let policies = self.limits.len();
-        let (mut limits, mut are_global): (Vec<_>, Vec<_>) = self.limits.into_iter().unzip();
+        let mut limits = self.limits;
+        let Some(first) = limits.first() else { return Err(LayerError::NoLimit) };
+        let is_global = first.is_global();
+        let policies = limits.len();
         for limit in &mut limits {
-            let is_rate = !limit.policy.is_penalty() && !limit.policy.is_concurrency();
-            let percent = if is_rate { self.leaving_percent } else { 0 };
+            let percent = if is_rate(limit) { self.leaving_percent } else { 0 };
             *limit = self.waiting.apply(limit.clone())?.leaving_percent(percent);
             if percent > 0 && limit.policy.max_queue_time().is_none() {
                 // Calls with a higher priority may queue for the same units.
@@ -212,15 +225,19 @@ impl<St: Store> LimiterBuilder<St> {
             }
         }
         let first = limits[0].policy.clone();
+        // Under the key of the first policy.
+        let own = |policy| match is_global {
+            true => Limit::global(policy),
+            false => Limit::new(policy, CallersKey),
+        };
         let mut add = |limit| {
             limits.push(limit);
-            are_global.push(is_global);
             limits.len() - 1
         };
         let pause = match self.longest_pause {
             Some(longest) => {
-                let limit = self.waiting.pause(pause_policy(&first, longest)?)?;
-                Some((add(limit), longest))
+                let policy = pause_policy(&first, longest)?;
+                Some((add(self.waiting.pause(own, policy)?), longest))
             }
             None => None,
         };
@@ -228,15 +245,31 @@ impl<St: Store> LimiterBuilder<St> {
             0 => None,
             percent => {
                 let policy = retry_policy(&first, percent, &self.store)?;
-                Some(add(Limit::global(policy).reserve(Reserve::by_handler())))
+                Some(add(own(policy).reserve(Reserve::by_handler())))
             }
         };
+        let rate = match self.recovery {
+            Some(recovery) => Some(Rate::new(add(own(Rate::policy(&first, recovery)?)))),
+            None => None,
+        };
         check_limits(&mut limits, &self.store)?;
-        let limits = Limits::new(limits.iter().map(|limit| limit.rule(&[])));
-        let (are_global, closed) = (are_global.into(), Semaphore::new(0));
-        let face = Face { queue: self.wait_queue, are_global, policies, pause, retries, closed };
-        Ok(Limiter::new(State::new(self.store, limits, face, Refunds::All, &self.observed)))
+        let rules = Limits::new(limits.iter().map(|limit| limit.rule(&[])));
+        let face = Face {
+            queue: self.wait_queue,
+            are_global: limits.iter().map(Limit::is_global).collect(),
+            limits: limits.into(),
+            policies,
+            pause,
+            retries,
+            rate,
+            closed: Semaphore::new(0),
+        };
+        Ok(Limiter::new(State::new(self.store, rules, face, Refunds::All, &self.observed)))
     }
+}
+
+fn is_rate(limit: &Limit) -> bool {
+    !limit.policy.is_penalty() && !limit.policy.is_concurrency()
 }
 
 /// A pause whose length the service states is a block. If it states none, the pause starts with a

@@ -32,8 +32,10 @@
 mod acquire;
 mod builder;
 mod error;
+mod learn;
 mod permit;
 mod polite;
+mod rate;
 mod shared;
 mod state;
 

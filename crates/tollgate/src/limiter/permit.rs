@@ -1,19 +1,15 @@
 //! The permission for a call.
 
 use std::fmt;
-use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{
-    Charge, Cost, Micros, PenaltyBlock, Policy, Receipt, Settlement, Store, StoreError,
-};
-use tollgate_engine::{AppliedLimit, OpenCharge};
+use tollgate_core::{Cost, Policy, Receipt, Settlement, Store};
+use tollgate_engine::OpenCharge;
 
 use super::acquire::Acquire;
 use super::error::{AcquireError, SettleError};
 use super::state::State;
 use crate::drive::{self, Decided};
-use crate::feedback::{Feedback, Pause, ServerQuota};
 use crate::layer::Verdicts;
 
 /// The permission for a call, which was charged.
@@ -30,8 +26,8 @@ use crate::layer::Verdicts;
 /// the call is in flight until the permit is dropped, settled or cancelled. A task renews it.
 #[must_use = "a concurrency limit counts the call until the permit is dropped"]
 pub struct Permit<St: Store> {
-    call: Acquire<St>,
-    decided: Decided,
+    pub(super) call: Acquire<St>,
+    pub(super) decided: Decided,
 }
 
 impl<St: Store> Permit<St> {
@@ -39,7 +35,7 @@ impl<St: Store> Permit<St> {
         Self { call, decided }
     }
 
-    fn state(&self) -> &State<St> {
+    pub(super) fn state(&self) -> &State<St> {
         &self.call.state
     }
 
@@ -134,105 +130,6 @@ impl<St: Store> Permit<St> {
         call.again().acquire().await
     }
 
-    /// Applies what the called service's response says about its own limits, for all processes.
-    ///
-    /// * A denial pauses the key until the service's instant. If the service names none, the pause
-    ///   starts with a second, and doubles with each further denial.
-    /// * If the service says that fewer units remain than here, because someone else uses them, the
-    ///   difference is charged. With several policies, this needs a quota with the policy's name, such
-    ///   as `tokens`.
-    ///
-    /// Returns the pause that this response has started. A response to a call that left before the
-    /// last pause started changes nothing. Without
-    /// [`pausable`](super::LimiterBuilder::pausable), no response starts a pause.
-    ///
-    /// # Errors
-    /// The store failed, so the pause may be unknown to other processes. A `tollgate` event reports
-    /// it, too.
-    pub async fn learn(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
-        let paused = self.pause_for(feedback).await;
-        let lowered = self.lower(feedback.quotas()).await;
-        let result = lowered.and(paused);
-        result.inspect_err(|error| {
-            tracing::warn!(target: "tollgate", %error, "a response's limits are not shared");
-        })
-    }
-
-    async fn pause_for(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
-        let State { store, limits, face, .. } = self.state();
-        let longest = face.pause.map_or(Duration::ZERO, |(_, longest)| longest);
-        let pause = feedback.pause_at_most(longest);
-        let Some(paused) = self.pause().filter(|_| pause.is_some() || feedback.is_denial()) else {
-            return Ok(None);
-        };
-        let (policy, key) = (limits.policy(paused), &paused.key);
-        let left_at = self.decided.charges.decided_at() + self.decided.charges.delay(limits);
-        let length = pause.as_ref().map(|pause| pause.duration().into());
-        let block = PenaltyBlock { length, known_at: left_at };
-        let blocked = store.block(policy, key, block).await?.map(Duration::from);
-        if let Some(length) = blocked {
-            let (policy, header) = (policy.name(), pause.as_ref().map(|it| it.header().as_str()));
-            tracing::info!(target: "tollgate", policy, ?length, header, "paused by the service");
-            if let Some(pause) = pause.filter(Pause::is_capped) {
-                let requested = pause.requested();
-                tracing::warn!(target: "tollgate", policy, ?requested, ?length, "capped a pause");
-            }
-        }
-        Ok(blocked)
-    }
-
-    /// Charges the units that someone else has used.
-    async fn lower(&self, quotas: &[ServerQuota]) -> Result<(), StoreError> {
-        let State { store, limits, face, .. } = self.state();
-        let is_rate = |it: &&AppliedLimit| {
-            let policy = limits.policy(it);
-            let is_callers = usize::from(it.limit) < face.policies;
-            is_callers && !policy.is_penalty() && !policy.is_concurrency()
-        };
-        let rates = || self.decided.charges.iter().filter(is_rate);
-        let is_alone = rates().count() == 1;
-        for applied in rates() {
-            let name = limits.policy(applied).name();
-            let Some(remaining) = remaining_of(quotas, name, is_alone) else { continue };
-            if applied.decision.remaining <= remaining {
-                continue;
-            }
-            let charge = limits.charge(applied);
-            let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
-            // In another window, the service's number says nothing.
-            let decided_at = self.decided.charges.decided_at();
-            if peek.decided_at() >= decided_at + applied.decision.reset_after {
-                continue;
-            }
-            // Other calls may have been charged since, and units may have come back.
-            let ours = peek.decisions()[0].remaining.min(applied.decision.remaining);
-            let used = Cost::new(ours.saturating_sub(remaining));
-            if used > Cost::ZERO {
-                // Only if this leaves what the service says: another response may have told the same.
-                // And only if no call queues, because the service does not know these calls.
-                let queue = charge.queue.map(|_| Micros::ZERO);
-                let used = Charge { cost: used, queue, ..charge }.leaving(Cost::new(remaining));
-                store.decide(&[used]).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The charge to the penalty that pauses the key.
-    fn pause(&self) -> Option<&AppliedLimit> {
-        let (pause, _) = self.state().face.pause?;
-        self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
-    }
-
-    /// Returns whether the key was paused after the call had entered the queue.
-    pub(super) async fn is_paused(&self) -> bool {
-        let Some(paused) = self.pause() else { return false };
-        let State { store, limits, .. } = self.state();
-        let charge = Charge { queue: None, ..limits.charge(paused) };
-        let verdict = store.decide(&[charge.dry()]).await;
-        verdict.is_ok_and(|verdict| verdict.decisions()[0].denies())
-    }
-
     /// Returns the decisions of all policies.
     pub fn verdicts(&self) -> Verdicts {
         Verdicts::of(&self.state().limits, &self.decided.charges)
@@ -267,17 +164,6 @@ impl<St: Store> Permit<St> {
         let open = self.decided.follow_up.as_ref().and_then(|it| it.open.as_ref());
         open.map(|open| open.receipts()).unwrap_or_default()
     }
-}
-
-/// What the service says to remain under a policy: in the quota with the policy's name or, for the only
-/// policy, in the quota without a name or in the only quota.
-fn remaining_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<u64> {
-    let named = |name: &str| quotas.iter().find(|quota| quota.name() == name);
-    let only = || if let [only] = quotas { Some(only) } else { None };
-    let quota = named(policy).or_else(|| named("default").or_else(only).filter(|_| is_alone))?;
-    // A limit of 0 does not apply, and a soft limit allows calls although nothing remains.
-    let applies = quota.limit() != Some(0) && (quota.remaining() != Some(0) || quota.is_used_up());
-    quota.remaining().filter(|_| applies)
 }
 
 /// Corrections that are sent even if the caller stops waiting for them. The store makes each only

@@ -11,7 +11,9 @@ use super::acquire::Acquire;
 use super::error::AcquireError;
 use super::permit::Permit;
 use super::state::State;
+use crate::Limit;
 use crate::layer::Verdicts;
+use crate::observe::PauseSource;
 
 /// Limits calls by key. See the [module](crate::limiter).
 ///
@@ -116,12 +118,16 @@ impl<St: Store> Limiter<St> {
     /// # Errors
     /// The store failed.
     pub async fn pause(&self, key: &Key, length: Duration) -> Result<Option<Duration>, StoreError> {
-        let State { store, limits, face, .. } = &*self.state;
+        let State { store, limits, face, telemetry, .. } = &*self.state;
         let Some((number, _)) = face.pause else { return Ok(None) };
         let applied = face.applied(limits, number, key, Cost::ONE);
         let block = PenaltyBlock::of(length);
         let blocked = store.block(limits.policy(&applied), &applied.key, block).await?;
-        Ok(blocked.map(Duration::from))
+        let blocked = blocked.map(Duration::from);
+        if let Some(length) = blocked {
+            telemetry.paused(limits, &applied, length, PauseSource::Program);
+        }
+        Ok(blocked)
     }
 
     /// Rejects all waiting and later calls with [`AcquireError::Closed`]. Permits remain valid.
@@ -134,6 +140,15 @@ impl<St: Store> Limiter<St> {
         self.state.face.closed.is_closed()
     }
 
+    /// Returns a handle for admin tools.
+    #[cfg(feature = "metrics")]
+    pub fn handle(&self) -> crate::observe::LayerHandle
+    where
+        St: crate::observe::Inspect,
+    {
+        crate::observe::LayerHandle::new(Arc::clone(&self.state))
+    }
+
     /// Returns the store, to read, reset or settle.
     pub fn store(&self) -> &St {
         &self.state.store
@@ -141,7 +156,7 @@ impl<St: Store> Limiter<St> {
 
     /// Returns the policies, in the order in which they were added.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
-        self.state.limits.iter().map(|limit| &limit.policy)
+        self.state.face.limits.iter().map(Limit::policy)
     }
 }
 

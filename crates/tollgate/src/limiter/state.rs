@@ -6,14 +6,18 @@ use tokio::sync::Semaphore;
 use tollgate_core::{Cost, Key, Policy};
 use tollgate_engine::{AppliedLimit, Limits, SubjectKind};
 
-use crate::drive::Driver;
+use super::rate::Rate;
+use crate::drive::{Decided, Driver};
+use crate::key::{KeyError, KeySource, Subject};
 use crate::layer::WaitQueue;
+use crate::{Limit, RequestHead};
 
 pub(super) type State<St> = Driver<St, Face>;
 
 /// What the limiter adds to its driver.
 pub(crate) struct Face {
     pub(super) queue: WaitQueue,
+    pub(super) limits: Box<[Limit]>,
     /// Which policies have a single quota for all keys.
     pub(super) are_global: Box<[bool]>,
     /// The number of the penalty that pauses a key, and its longest pause.
@@ -22,11 +26,19 @@ pub(crate) struct Face {
     pub(super) policies: usize,
     /// The number of the retry budget.
     pub(super) retries: Option<usize>,
+    /// The rate, if it follows the called service.
+    pub(super) rate: Option<Rate>,
     /// Has no permits. It is closed together with the limiter, which wakes its waiters.
     pub(super) closed: Semaphore,
 }
 
 impl<St> State<St> {
+    /// The decision on the bucket that holds the rate.
+    pub(super) fn rate<'a>(&self, decided: &'a Decided) -> Option<&'a AppliedLimit> {
+        let number = self.face.rate.as_ref()?.number;
+        decided.charges.iter().find(|it| usize::from(it.limit) == number)
+    }
+
     /// The policy of the retry budget.
     pub(super) fn retries(&self) -> Option<&Policy> {
         self.limits.iter().nth(self.face.retries?).map(|limit| &limit.policy)
@@ -34,6 +46,13 @@ impl<St> State<St> {
 }
 
 impl Face {
+    /// Whether it is one of the caller's rate limits.
+    pub(super) fn is_rate(&self, limits: &Limits, applied: &AppliedLimit) -> bool {
+        let policy = limits.policy(applied);
+        let is_callers = usize::from(applied.limit) < self.policies;
+        is_callers && !policy.is_penalty() && !policy.is_concurrency()
+    }
+
     /// Applies the limit with this number.
     pub(super) fn applied(
         &self,
@@ -53,5 +72,29 @@ impl Face {
         };
         // A limiter has at most 64 limits.
         AppliedLimit::new(number as u8, kind, key, cost)
+    }
+}
+
+/// The keys come from the caller, so operators name them by their bytes.
+pub(super) struct CallersKey;
+
+impl KeySource for CallersKey {
+    fn subject(&self, _: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok(None)
+    }
+
+    fn can_be_missing(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl crate::layer::Limited for Face {
+    fn limits(&self) -> Vec<&Limit> {
+        self.limits.iter().collect()
+    }
+
+    fn tier_of(&self, _: &crate::key::SubjectName) -> Option<crate::tier::Tier> {
+        None
     }
 }

@@ -90,6 +90,9 @@ pub(crate) mod name {
     pub(crate) const DECISION_DURATION: &str = "tollgate_decision_duration_seconds";
     pub(crate) const WAITING: &str = "tollgate_waiting_requests";
     pub(crate) const WAIT: &str = "tollgate_wait_seconds";
+    pub(crate) const PAUSES: &str = "tollgate_pauses_total";
+    pub(crate) const SERVICE_LIMIT: &str = "tollgate_service_limit_units";
+    pub(crate) const SERVICE_REMAINING: &str = "tollgate_service_remaining_units";
     pub(crate) const REMAINING: &str = "tollgate_remaining_units";
     pub(crate) const LIMIT: &str = "tollgate_limit_units";
     pub(crate) const AVAILABLE: &str = "tollgate_store_available";
@@ -143,6 +146,21 @@ pub const METRICS: &[Metric] = &[
         &["policy"],
         WAITS,
         "Time that requests spent in the wait queue, including requests that their clients cancelled.",
+    ),
+    Metric::counter(
+        name::PAUSES,
+        &["policy", "source"],
+        "Pauses of keys that this process started, by a limiter's penalty. source: header (the called service named the wait), unnamed (it denied a call and named none), program (`Limiter::pause`).",
+    ),
+    Metric::gauge(
+        name::SERVICE_LIMIT,
+        &["policy"],
+        "Units that the called service grants, in the last response that said so.",
+    ),
+    Metric::gauge(
+        name::SERVICE_REMAINING,
+        &["policy"],
+        "Units that remain at the called service, in the last response that said so.",
     ),
     Metric::gauge(
         name::REMAINING,

@@ -39,6 +39,7 @@
 //! | `policy.rs` | a policy's counts |
 //! | `endpoint.rs` | a bounded set of endpoint names |
 //! | `top.rs` | the most denied clients |
+//! | `service.rs` | what a called service has said, and pauses |
 //! | `timer.rs` | decision durations |
 //! | `report.rs`, `refresh.rs` | store reports, and the gauges set from them |
 //! | `origin.rs` | addresses of admin pages |
@@ -58,6 +59,8 @@ mod refresh;
 #[cfg(feature = "metrics")]
 mod report;
 #[cfg(feature = "metrics")]
+mod service;
+#[cfg(feature = "metrics")]
 mod timer;
 #[cfg(feature = "metrics")]
 mod top;
@@ -71,7 +74,7 @@ pub use self::metric::{METRICS, Metric, MetricKind, buckets, describe};
 #[cfg(feature = "metrics")]
 pub use self::observer::{Denials, Observer};
 pub use self::origin::{Origin, OriginError};
-pub(crate) use self::outcome::{CountedOutcome, source_name};
+pub(crate) use self::outcome::{CountedOutcome, PauseSource, source_name};
 #[cfg(feature = "metrics")]
 pub(crate) use self::policy::Waiting;
 #[cfg(feature = "metrics")]
@@ -80,6 +83,8 @@ pub use self::policy::{ObservedPolicy, most_denied};
 pub use self::refresh::refresh;
 #[cfg(feature = "metrics")]
 pub use self::report::{Counters, Inspect, ServerReport, StoreReport};
+#[cfg(feature = "metrics")]
+pub use self::service::{CurrentPause, ServiceNumbers};
 #[cfg(feature = "metrics")]
 pub(crate) use self::timer::{Started, Timer};
 #[cfg(feature = "metrics")]

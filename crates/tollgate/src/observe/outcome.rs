@@ -54,3 +54,14 @@ impl CountedOutcome {
         })
     }
 }
+
+/// What started a pause.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PauseSource<'a> {
+    /// The service, with this header.
+    Header(&'a str),
+    /// The service, which named no wait.
+    Unnamed,
+    /// The program.
+    Program,
+}

@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 use parking_lot::Mutex;
@@ -9,7 +9,8 @@ use tollgate_core::{Decision, Outcome, Source};
 
 use super::endpoint::Endpoints;
 use super::metric::name;
-use super::outcome::{CountedOutcome, source_name};
+use super::outcome::{CountedOutcome, PauseSource, source_name};
+use super::service::{CurrentPause, Pauses, Service, ServiceNumbers};
 use super::top::{DeniedClient, Top, sum};
 use crate::key::SubjectKind;
 
@@ -26,6 +27,8 @@ pub struct ObservedPolicy {
     durations: [OnceLock<Histogram>; 4],
     gauges: OnceLock<QuotaGauges>,
     waits: OnceLock<Waits>,
+    service: OnceLock<Service>,
+    pauses: OnceLock<Pauses>,
     pub(super) counts: Counts,
     top: Mutex<Top>,
 }
@@ -47,6 +50,7 @@ struct QuotaGauges {
 #[derive(Debug)]
 struct Waits {
     requests: Gauge,
+    waiting: AtomicU64,
     seconds: Histogram,
 }
 
@@ -67,6 +71,8 @@ impl ObservedPolicy {
             durations: Default::default(),
             gauges: OnceLock::new(),
             waits: OnceLock::new(),
+            service: OnceLock::new(),
+            pauses: OnceLock::new(),
             counts: Counts::default(),
             top: Mutex::new(Top::new(Instant::now())),
         }
@@ -111,6 +117,29 @@ impl ObservedPolicy {
         self.counts.read().map(|(answer, count)| (answer.as_str(), count))
     }
 
+    /// Returns how many requests wait now, in the store's queue or in this process.
+    pub fn waiting(&self) -> u64 {
+        self.waits.get().map_or(0, |waits| waits.waiting.load(Ordering::Relaxed))
+    }
+
+    /// Returns what the service has said that a limiter calls.
+    pub fn service(&self) -> Option<ServiceNumbers> {
+        self.service.get()?.numbers()
+    }
+
+    /// Returns the pause that ends last, of those that this process has started.
+    pub fn pause(&self) -> Option<CurrentPause> {
+        self.pauses.get()?.current()
+    }
+
+    pub(crate) fn service_said(&self, limit: Option<u64>, remaining: u64) {
+        self.service.get_or_init(|| Service::new(&self.label())).said(limit, remaining);
+    }
+
+    pub(crate) fn paused(&self, length: Duration, source: PauseSource<'_>) {
+        self.pauses.get_or_init(|| Pauses::new(&self.label())).start(length, source);
+    }
+
     pub(crate) fn denied(&self, key: &Key, kind: SubjectKind) {
         self.top.lock().count(key.clone(), kind, Instant::now());
     }
@@ -139,6 +168,7 @@ impl ObservedPolicy {
     fn waits(&self) -> &Waits {
         self.waits.get_or_init(|| Waits {
             requests: gauge!(name::WAITING, vec![self.label()]),
+            waiting: AtomicU64::new(0),
             seconds: histogram!(name::WAIT, vec![self.label()]),
         })
     }
@@ -213,7 +243,9 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn new(policy: Arc<ObservedPolicy>) -> Self {
-        policy.waits().requests.increment(1.0);
+        let waits = policy.waits();
+        waits.requests.increment(1.0);
+        waits.waiting.fetch_add(1, Ordering::Relaxed);
         Self { policy, since: Instant::now() }
     }
 }
@@ -222,6 +254,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let waits = self.policy.waits();
         waits.requests.decrement(1.0);
+        waits.waiting.fetch_sub(1, Ordering::Relaxed);
         waits.seconds.record(self.since.elapsed());
     }
 }

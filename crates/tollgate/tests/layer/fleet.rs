@@ -147,6 +147,39 @@ async fn denials_without_a_wait_pause_ever_longer() {
     assert_eq!(gaps, [1, 2, 4, 8]);
 }
 
+/// The service names no wait, so each denial halves the rate of all processes, once for all calls that
+/// were on their way.
+#[tokio::test(start_paused = true)]
+async fn adaptive_rate_falls_at_denials_and_rises_evenly() {
+    let store = on_tokio_time();
+    let adaptive = || process(&store).adaptive(100 * SECOND).build().unwrap();
+    let (one, two) = (adaptive(), adaptive());
+    // How many seconds five calls take, with a place each second.
+    let five_calls = async |limiter: &Limiter<_>| {
+        let start = Instant::now();
+        for _ in 0..5 {
+            drop(limiter.acquire(&key(), 1).await.unwrap());
+        }
+        start.elapsed().as_secs()
+    };
+    let early = one.acquire(&key(), 1).await.unwrap();
+    let late = two.acquire(&key(), 1).await.unwrap();
+    // Both left at the full rate.
+    early.learn(&denial(&[])).await.unwrap();
+    late.learn(&denial(&[])).await.unwrap();
+    let slow = five_calls(&two).await;
+    assert!((9..=10).contains(&slow), "half of the rate: {slow}");
+    let permit = one.acquire(&key(), 1).await.unwrap();
+    permit.learn(&denial(&[])).await.unwrap();
+    let slow = five_calls(&one).await;
+    assert!((14..=16).contains(&slow), "a third of the rate: {slow}");
+    // A named wait needs no guess.
+    let permit = one.acquire(&key(), 1).await.unwrap();
+    permit.learn(&denial(&[("retry-after", "1")])).await.unwrap();
+    tokio::time::advance(100 * SECOND).await;
+    assert_eq!(five_calls(&one).await, 4, "the whole rate");
+}
+
 #[tokio::test(start_paused = true)]
 async fn units_that_others_used_are_charged() {
     let policy = Policy::sliding_window_log("partner", Quota::per_minute(100)).unwrap();

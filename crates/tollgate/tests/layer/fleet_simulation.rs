@@ -16,10 +16,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::feedback::Feedback;
 use tollgate::key::Key;
 use tollgate::store::TokioClock;
-use tollgate::{Limiter, MemoryStore, Policy, Quota};
+use tollgate::{Limiter, MemoryStore, Policy, Quota, Store};
 use tollgate_store_tests::{is_long, seeds};
 
+use crate::stage::{self, Staged};
 use crate::support::on_tokio_time;
+
+type SharedStore = Staged<MemoryStore<TokioClock>>;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -65,6 +68,72 @@ fn fleet_recovers_from_a_halved_quota() {
     }
 }
 
+/// The store is lost for ten seconds, and then answers again. Calls that already queue keep their
+/// places.
+#[test]
+fn outage_of_the_store_exceeds_nothing() {
+    for seed in seeds(100) {
+        let World { plan, history, .. } = run(Plan { fault: Some(Lost), ..Plan::of(seed) });
+        let (denied, used) = (history.denied.len(), history.used(&plan));
+        assert_eq!(denied, 0, "seed {seed}: {plan:?}");
+        let outage = OUTAGE.as_secs_f64() / (plan.length - plan.window).as_secs_f64();
+        assert!(used >= 0.98 - outage, "seed {seed}: used {used} of {plan:?}");
+        assert_eq!(history.overtaken(), None, "seed {seed}: {plan:?}");
+    }
+}
+
+/// The store loses its data, so calls that queue and later calls leave side by side. The service
+/// denies no more calls than there are callers in the queue, and each denial pauses all.
+#[test]
+fn lost_data_is_repaired_by_a_pause() {
+    for seed in seeds(100) {
+        let World { plan, history, .. } = run(Plan { fault: Some(Emptied), ..Plan::of(seed) });
+        let (denied, used) = (history.denied.len(), history.share(&plan, plan.length / 2));
+        assert!(denied <= plan.callers, "seed {seed}: {denied} denials of {plan:?}");
+        assert!(used >= 0.7, "seed {seed}: used {used} of {plan:?}");
+    }
+}
+
+/// 256 callers share 100 calls a minute for a quarter of an hour, at an even pace.
+#[test]
+fn paced_fleet_meets_few_unnamed_denials() {
+    for seed in seeds(20) {
+        let plan = Plan {
+            quota: 100,
+            window: 60 * SECOND,
+            jitter: 500 * MILLISECOND,
+            processes: 8,
+            callers: 256,
+            length: 900 * SECOND,
+            halves: true,
+            says: false,
+            paced: true,
+            ..Plan::of(seed)
+        };
+        let World { plan, history, .. } = run(plan);
+        let (denied, used) = (history.denied.len(), history.share(&plan, plan.length / 2));
+        assert!(denied <= 56, "seed {seed}: {denied} denials of {plan:?}");
+        assert!(used >= 0.25, "seed {seed}: used {used} of {plan:?}");
+    }
+}
+
+/// The service halves its quota for good, and its denials name no wait.
+#[test]
+fn adaptive_fleet_meets_few_unnamed_denials() {
+    for seed in seeds(100) {
+        let plan = Plan { halves: true, says: false, ..Plan::of(seed) };
+        let World { plan, history, .. } = run(plan);
+        let (denied, used) = (history.denied.len(), history.share(&plan, plan.length / 2));
+        // The rate rises until the service denies calls again.
+        let windows = plan.length.as_secs_f64() / plan.window.as_secs_f64();
+        let most = (plan.quota + 5) as f64 * windows / 8.0;
+        assert!(denied as f64 <= most, "seed {seed}: {denied} denials of {plan:?}");
+        // Of the half that is granted. Few calls are too coarse for a share of them.
+        let least = if plan.quota < 10 { 0.05 } else { 0.35 };
+        assert!(used >= least, "seed {seed}: used {used} of {plan:?}");
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     seed: u64,
@@ -79,7 +148,22 @@ struct Plan {
     /// Whether callers give up, and a process is killed.
     leaves: bool,
     halves: bool,
+    /// Whether the service's denials name a wait.
+    says: bool,
+    /// Whether calls leave at an even pace.
+    paced: bool,
+    fault: Option<Fault>,
 }
+
+/// What happens to the store.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Lost,
+    Emptied,
+}
+use Fault::{Emptied, Lost};
+
+const OUTAGE: Duration = Duration::from_secs(10);
 
 impl Plan {
     fn of(seed: u64) -> Self {
@@ -97,22 +181,54 @@ impl Plan {
             length: window * windows as u32,
             leaves: false,
             halves: false,
+            says: true,
+            paced: false,
+            fault: None,
         }
     }
 
     /// When the quota is halved, after the start.
     fn halved(&self) -> (Duration, Duration) {
         let start = self.length / 4 + self.window.mul_f64(Rng::with_seed(!self.seed).f64());
-        (start, start + self.window)
+        (start, if self.says { start + self.window } else { self.length })
     }
 
-    fn limiter(&self, store: MemoryStore<TokioClock>) -> Limiter<MemoryStore<TokioClock>> {
+    fn policy(&self) -> Policy {
         // Tokio's timers and the ways of two calls differ by this much.
         let window = self.window + self.jitter + 2 * MILLISECOND;
-        let policy = Policy::sliding_window_log("service", Quota::new(self.quota, window)).unwrap();
-        let builder = Limiter::builder(store).policy(policy).queue(3600 * SECOND);
-        builder.pausable(300 * SECOND).build().unwrap()
+        let quota = Quota::new(self.quota, window);
+        let policy = match self.paced {
+            true => Policy::token_bucket("service", quota.burst(1)),
+            false => Policy::sliding_window_log("service", quota),
+        };
+        policy.unwrap()
     }
+
+    fn limiter(&self, store: SharedStore) -> Limiter<SharedStore> {
+        let builder = Limiter::builder(store).policy(self.policy()).queue(3600 * SECOND);
+        let builder = builder.pausable(300 * SECOND);
+        let builder = if self.says { builder } else { builder.adaptive(20 * self.window) };
+        builder.build().unwrap()
+    }
+
+    /// Lets the fault happen.
+    async fn disturb(&self, store: &SharedStore) {
+        match self.fault {
+            None => {}
+            Some(Lost) => {
+                store.fail(stage::Fault::MaybeCharged);
+                sleep(MILLISECOND).await;
+                store.fail(stage::Fault::NotCharged);
+                sleep(OUTAGE).await;
+                store.recover();
+            }
+            Some(Emptied) => store.reset(&self.policy(), &key()).await.unwrap(),
+        }
+    }
+}
+
+fn key() -> Key {
+    Key::from("account")
 }
 
 struct World {
@@ -138,6 +254,8 @@ struct History {
     most_in_flight: usize,
     /// The places of callers that gave up or were killed.
     lost: usize,
+    /// The calls that the store could not decide.
+    failed: usize,
 }
 
 /// What became of a halved quota.
@@ -163,7 +281,7 @@ fn run(plan: Plan) -> World {
             history: History::default(),
         };
         let start = world.start;
-        let (store, world) = (on_tokio_time(), Arc::new(Mutex::new(world)));
+        let (store, world) = (Staged::new(on_tokio_time()), Arc::new(Mutex::new(world)));
         let killed = Arc::new(Notify::new());
         let mut callers = JoinSet::new();
         let limiters: Vec<_> = (0..plan.processes).map(|_| plan.limiter(store.clone())).collect();
@@ -191,6 +309,7 @@ fn run(plan: Plan) -> World {
         if plan.processes > 1 {
             killed.notify_waiters();
         }
+        plan.disturb(&store).await;
         sleep_until(start + plan.length).await;
         callers.shutdown().await;
         Arc::into_inner(world).map_or_else(|| panic!("callers left"), Mutex::into_inner)
@@ -198,8 +317,8 @@ fn run(plan: Plan) -> World {
 }
 
 /// Calls the service until the end of the run.
-async fn call_always(world: &Mutex<World>, limiter: &Limiter<MemoryStore<TokioClock>>) {
-    let key = Key::from("account");
+async fn call_always(world: &Mutex<World>, limiter: &Limiter<SharedStore>) {
+    let key = key();
     loop {
         let (ticket, patience) = world.lock().ask();
         let mut acquiring = pin!(limiter.acquire(&key, 1));
@@ -211,12 +330,18 @@ async fn call_always(world: &Mutex<World>, limiter: &Limiter<MemoryStore<TokioCl
                 continue;
             }
         };
-        let permit = permit.expect("a place in the queue");
+        let Ok(permit) = permit else {
+            assert!(world.lock().plan.fault.is_some(), "a place in the queue");
+            world.lock().history.failed += 1;
+            sleep(100 * MILLISECOND).await;
+            continue;
+        };
         let (there, back) = world.lock().leave(ticket);
         sleep(there).await;
         let answer = world.lock().arrive();
         sleep(back).await;
-        permit.learn(&answer).await.unwrap();
+        // A store that fails cannot share the pause.
+        let _ = permit.learn(&answer).await;
         world.lock().history.in_flight -= 1;
     }
 }
@@ -267,7 +392,9 @@ impl World {
                 self.history.denied.push(now);
                 self.history.told_until =
                     self.history.told_until.max(now + Duration::from_secs(wait));
-                headers.insert("retry-after", wait.into());
+                if plan.says {
+                    headers.insert("retry-after", wait.into());
+                }
                 StatusCode::TOO_MANY_REQUESTS
             }
         };

@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use tollgate::key::Key;
 use tollgate::layer::{LayerError, WaitQueue};
 use tollgate::limiter::{AcquireError, LimiterBuilder, Permit, SettleError};
-use tollgate::policy::{OnStoreError, Strikes};
+use tollgate::policy::OnStoreError;
 use tollgate::{Limiter, MemoryStore, Policy, Quota, Store, StoreExt};
 
 use crate::stage::{Fault, Staged};
@@ -38,28 +38,6 @@ fn spawn<St: Store>(
 
 async fn remaining<St: Store>(limiter: &Limiter<St>) -> u64 {
     limiter.peek(&key()).await.unwrap().iter().next().unwrap().decision().remaining
-}
-
-#[tokio::test(start_paused = true)]
-async fn calls_wait_in_order_of_arrival() {
-    let policy = Policy::token_bucket("p", Quota::per_second(1).burst(3)).unwrap();
-    let limiter = patient(on_tokio_time(), policy).build().unwrap();
-    let start = Instant::now();
-    let mut calls = Vec::new();
-    // The second call is large, and the third must not overtake it.
-    for cost in [2, 3, 1] {
-        calls.push(spawn(&limiter, cost));
-        settle_down().await;
-    }
-    assert!(limiter.try_acquire(&key(), 1).await.unwrap().is_none(), "it would overtake");
-    assert!(limiter.try_acquire(&Key::from("bob"), 1).await.unwrap().is_some());
-    let mut seconds = Vec::new();
-    for call in calls {
-        let (permit, at) = call.await.unwrap();
-        assert!(permit.is_ok());
-        seconds.push((at - start).as_secs());
-    }
-    assert_eq!(seconds, [0, 2, 3]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,19 +187,6 @@ async fn concurrent_calls_end_with_their_permits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_calls_leave_the_queue() {
-    let limiter = patient(on_tokio_time(), each_second("p")).build().unwrap();
-    drop(limiter.acquire(&key(), 1).await.unwrap());
-    let start = Instant::now();
-    let [first, second] = [spawn(&limiter, 1), spawn(&limiter, 1)];
-    settle_down().await;
-    first.abort();
-    let (permit, at) = second.await.unwrap();
-    assert!(permit.is_ok());
-    assert_eq!((at - start).as_secs(), 1, "the dropped call takes no unit");
-}
-
-#[tokio::test(start_paused = true)]
 async fn calls_dropped_before_the_reply_are_refunded() {
     let store = Staged::new(on_tokio_time());
     let limiter = patient(store.clone(), log("p", 3)).build().unwrap();
@@ -318,23 +283,6 @@ async fn failing_stores_follow_the_failure_policy() {
     let permit = open.acquire(&key(), 1).await.unwrap();
     store.fail(Fault::MaybeCharged);
     assert!(permit.settle(0).await.is_err());
-}
-
-#[tokio::test(start_paused = true)]
-async fn penalties_block_keys() {
-    let strikes = Strikes::of_denials(2, MINUTE).block(10 * MINUTE);
-    let limiter = Limiter::builder(on_tokio_time())
-        .policy(each_second("p"))
-        .policy(Policy::penalty("blocked", strikes).unwrap());
-    let limiter = limiter.build().unwrap();
-    drop(limiter.acquire(&key(), 1).await.unwrap());
-    for _ in 0..2 {
-        assert!(limiter.acquire(&key(), 1).await.is_err());
-    }
-    advance(MINUTE).await;
-    let blocked = limiter.acquire(&key(), 1).await.unwrap_err();
-    assert_eq!(blocked.retry_after(), Some(9 * MINUTE));
-    assert!(limiter.acquire(&Key::from("bob"), 1).await.is_ok());
 }
 
 #[test]

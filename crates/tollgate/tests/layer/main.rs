@@ -25,7 +25,6 @@ mod obeying;
 mod outages;
 mod penalties;
 mod polite;
-mod processes;
 mod readiness;
 mod retries;
 #[cfg(feature = "jwt-rust-crypto")]

@@ -98,23 +98,6 @@ async fn fail_closed_rejects_until_recovery() {
     assert_eq!(left.as_deref(), Some("7"), "the charge counts although its answer was lost");
 }
 
-#[tokio::test]
-async fn one_fail_closed_policy_rejects() {
-    let store = remote();
-    let closed = Limit::global(on("closed", 9, OnStoreError::Closed));
-    let closed = closed.when(|head| head.uri.path() == "/login");
-    let others = [("open", OnStoreError::Open), ("local", OnStoreError::Local)];
-    let others = others.map(|(name, failing)| Limit::global(on(name, 9, failing)));
-    let fallback = store.clone().or_local(MemoryStore::new());
-    let service = limited(&fallback, others.into_iter().chain([closed]));
-    store.fail(Fault::NotCharged);
-    let login = request(http::Method::GET, "/login");
-    let problem = json(ask(&service, login).await).await;
-    assert_eq!(problem["status"], 503);
-    assert_eq!(problem["violated-policies"], serde_json::json!(["closed"]));
-    assert_eq!(status(&service).await, 200, "the fail-closed policy does not apply here");
-}
-
 #[test]
 fn local_policy_needs_fallback_store() {
     let local = || Limit::global(on("local", 9, OnStoreError::Local));
@@ -195,25 +178,6 @@ async fn reduced_capacity_is_announced() {
     let response = ask(&refusing, get()).await;
     assert_eq!(response.status(), 503);
     assert_eq!(field(response.headers(), REASON).as_deref(), reduced);
-}
-
-#[tokio::test]
-async fn local_fallback_uses_half_the_quota() {
-    let (store, (_, local)) = (remote(), memory());
-    let fallback = store.clone().or_local(local);
-    let service = limited(&fallback, [Limit::global(on("local", 4, OnStoreError::Local))]);
-    assert_eq!(status(&service).await, 200);
-    store.fail(Fault::NotCharged);
-    for remaining in ["1", "0"] {
-        let response = ask(&service, get()).await;
-        assert_eq!(response.status(), 200);
-        assert_eq!(field(response.headers(), "x-ratelimit-limit").as_deref(), Some("2"));
-        assert_eq!(field(response.headers(), "x-ratelimit-remaining").as_deref(), Some(remaining));
-    }
-    assert_eq!(status(&service).await, 429);
-    store.recover();
-    let response = ask(&service, get()).await;
-    assert_eq!(field(response.headers(), "x-ratelimit-remaining").as_deref(), Some("2"));
 }
 
 #[tokio::test]

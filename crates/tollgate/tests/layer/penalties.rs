@@ -1,19 +1,13 @@
 //! Penalties: clients are blocked after repeated denials or failures.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use http::{Request, Response};
-use http_body_util::Full;
 use serde_json::json;
 use tollgate::key::ClientIp;
 use tollgate::layer::LayerError;
 use tollgate::limit::{Mode, Reserve};
 use tollgate::policy::{OnStoreError, Strikes};
 use tollgate::{Limit, Policy, Quota, StoreExt};
-use tower::{Layer, ServiceExt, service_fn};
 
 use crate::stage::{Fault, Staged};
 use crate::support::*;
@@ -70,86 +64,6 @@ async fn repeated_denials_block_the_client() {
     clock.advance(seconds(1));
     assert_eq!(status(&service).await, 200);
     assert_eq!(ask(&service, from_peer(2, get())).await.status(), 200, "not blocked");
-}
-
-#[tokio::test]
-async fn blocks_grow_and_are_forgotten() {
-    let (clock, store) = memory();
-    let banned = client().penalty("banned", strikes()).unwrap();
-    let service = limited(&store, [client(), banned]);
-    for (minutes, good) in [(5, 0), (10, 0), (20, 0), (20, 59), (20, 60), (5, 0)] {
-        while field(ask(&service, get()).await.headers(), "ratelimit")
-            .is_some_and(|limits| !limits.contains("banned"))
-        {}
-        let denied = ask(&service, get()).await;
-        let waits = (60 * minutes).to_string();
-        assert_eq!(field(denied.headers(), "retry-after"), Some(waits));
-        clock.advance(seconds(60 * (minutes + good)));
-    }
-}
-
-/// A service that responds with the status stored in `status`.
-fn told(
-    status: &Arc<AtomicU16>,
-) -> impl Clone
-+ Send
-+ 'static
-+ tower::Service<
-    Request<()>,
-    Response = Response<Full<bytes::Bytes>>,
-    Error = Infallible,
-    Future: Send,
-> {
-    let status = Arc::clone(status);
-    service_fn(move |_: Request<()>| {
-        let status = status.load(Ordering::SeqCst);
-        let response = Response::builder().status(status).body(Full::default()).unwrap();
-        std::future::ready(Ok(response))
-    })
-}
-
-#[tokio::test]
-async fn only_failures_block() {
-    let (clock, store) = memory();
-    let failures = Strikes::of_failures(3, MINUTE).block(5 * MINUTE);
-    let everybody = Limit::global(log("all", 1_000));
-    let locked = everybody.penalty("locked", failures).unwrap();
-    let locked = locked.count_only(|response| response.status == 401);
-    let says = Arc::new(AtomicU16::new(200));
-    let service = layer(&store, [everybody, locked]).layer(told(&says));
-    let ask = async || service.clone().oneshot(get()).await.unwrap().status().as_u16();
-    for _ in 0..20 {
-        assert_eq!(ask().await, 200);
-    }
-    says.store(401, Ordering::SeqCst);
-    for expected in [401, 401, 401, 429, 429] {
-        assert_eq!(ask().await, expected);
-    }
-    clock.advance(seconds(300));
-    says.store(200, Ordering::SeqCst);
-    assert_eq!(ask().await, 200);
-    // Two failures within a minute do not block, and after that minute they no longer count.
-    says.store(401, Ordering::SeqCst);
-    for _ in 0..2 {
-        assert_eq!(ask().await, 401);
-    }
-    clock.advance(seconds(60));
-    for expected in [401, 401, 401, 429] {
-        assert_eq!(ask().await, expected);
-    }
-}
-
-#[tokio::test]
-async fn global_denials_block_no_client() {
-    let (_, store) = memory();
-    let everybody = Limit::global(log("all", 1));
-    let banned = client().penalty("banned", strikes()).unwrap();
-    let service = limited(&store, [everybody, client(), banned]);
-    for n in 0..10 {
-        let answer = ask(&service, get()).await;
-        assert_eq!(answer.status().as_u16(), if n == 0 { 200 } else { 429 });
-        assert!(!text(answer).await.contains("blocked"));
-    }
 }
 
 #[tokio::test]

@@ -61,17 +61,6 @@ async fn clones_share_one_limit() {
 }
 
 #[tokio::test]
-async fn same_policy_name_shares_the_quota() {
-    let (_, store) = memory();
-    let one = limited(&store, [Limit::global(log("global", 2))]);
-    let other = limited(&store, [Limit::global(log("global", 2))]);
-    let apart = limited(&store, [Limit::global(log("another", 2))]);
-    assert_eq!((status(&one).await, status(&other).await), (200, 200));
-    assert_eq!((status(&one).await, status(&other).await), (429, 429));
-    assert_eq!(status(&apart).await, 200);
-}
-
-#[tokio::test]
 async fn axum_connections_share_the_limit() {
     let (_, store) = memory();
     let limit = layer(&store, [Limit::new(log("ip", 3), ClientIp::peer())]);

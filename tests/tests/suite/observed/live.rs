@@ -11,8 +11,8 @@ use axum::Router;
 use axum::routing::get;
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tollgate_replicas::{Plan, Process, Redis, Replica};
 use tollgate_test_servers::until_async;
+use tollgate_test_servers::{Plan, Process, Redis, Replica};
 
 use super::files::{file, queries};
 use super::prometheus::Prometheus;
@@ -23,7 +23,7 @@ use tollgate_test_servers::http::Client;
 async fn panels_and_alerts_have_data() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let redis = Redis::start(LOCAL, folder).unwrap();
+    let redis = Redis::start();
     let url = format!("redis://{}", redis.address());
     let shared = ["--store", &url, "--limit", "20", "--window", "1s", "--on-store-error", "local"];
     let shared = replica("shared", &shared, folder);

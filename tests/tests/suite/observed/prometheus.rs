@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tollgate_replicas::Process;
+use tollgate_test_servers::Process;
 
 use super::files::file;
 use tollgate_test_servers::http::Client;

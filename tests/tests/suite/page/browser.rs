@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tollgate_replicas::Process;
+use tollgate_test_servers::Process;
 use tollgate_test_servers::until;
 
 use super::devtools::{DevTools, PATIENCE};

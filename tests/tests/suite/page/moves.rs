@@ -94,7 +94,7 @@ async fn page_reconnects_to_restarted_replicas() {
     assert!(start.elapsed() < Duration::from_secs(8));
     stage.tab.shows("#connection", "2 of 3 live; not api3");
     // The page also shows that a store is down.
-    stage.set.redis.process.kill();
+    stage.set.redis.kill();
     let asked = (0..30).map(|_| {
         let client = client.clone();
         tokio::spawn(async move { client.get("/items").await.status })

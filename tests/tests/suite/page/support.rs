@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use tollgate_replicas::Set;
+use tollgate_test_servers::Set;
 
 use super::browser::Tab;
 pub(crate) use crate::whole::support::TOKEN;

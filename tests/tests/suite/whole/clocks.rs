@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use tollgate_replicas::{Replica, Set};
+use tollgate_test_servers::{Replica, Set};
 
 use super::support::{client, start};
 use tollgate_test_servers::http::Client;

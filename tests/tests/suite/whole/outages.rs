@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate_replicas::Set;
+use tollgate_test_servers::Set;
 use tollgate_test_servers::until_async;
 
 use super::support::{client, start};
@@ -30,15 +30,15 @@ impl Fault {
 
     fn begin(self, set: &mut Set) {
         match self {
-            Self::Frozen => set.redis.process.freeze(),
-            Self::Gone => set.redis.process.kill(),
+            Self::Frozen => set.redis.stop(),
+            Self::Gone => set.redis.kill(),
         }
     }
 
     fn end(self, set: &mut Set) {
         match self {
-            Self::Frozen => set.redis.process.thaw(),
-            Self::Gone => set.redis.restart().unwrap(),
+            Self::Frozen => set.redis.cont(),
+            Self::Gone => set.redis.restart(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::task::JoinSet;
-use tollgate_replicas::Set;
+use tollgate_test_servers::Set;
 
 use super::support::{client, start};
 use tollgate_test_servers::http::Client;

@@ -1,6 +1,6 @@
 //! Starts Redis, replicas and nginx on free ports.
 
-use tollgate_replicas::{Admin, Order, Set};
+use tollgate_test_servers::{Admin, Order, Set};
 
 use tollgate_test_servers::http::Client;
 

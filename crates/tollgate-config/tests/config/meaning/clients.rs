@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tollgate_config::check;
-use tollgate_config::plan::upstream::{Balance, HealthCheck, Host, Passive, Protocol};
 use tollgate_config::plan::{
     ApiKeyHeader, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
 };
+use tollgate_proxy::settings::{Balance, HealthCheck, Host, Passive, Protocol};
 
 use super::with;
 use crate::support::plan;
@@ -83,7 +83,7 @@ fn routes_inherit_unset_keys() {
     assert_eq!(names, ["api", "admin", "default"]);
     let [api, admin, fallback] = &*plan.routes else { panic!() };
     assert_eq!(api.host.as_deref(), Some("api.example.com"));
-    let target = api.target.as_ref().unwrap();
+    let target = &api.target.as_ref().unwrap().upstream;
     assert_eq!((target.servers.protocol, target.host), (Protocol::Http2, Host::Target));
     let name = |limit: &Option<std::sync::Arc<LimitPlan>>| limit.as_ref().unwrap().name.clone();
     assert_eq!(name(&api.limits.client), "api/client");
@@ -134,7 +134,7 @@ fn identity_sources_retain_their_order() {
 fn target_section_sets_all_options() {
     let text = include_str!("../../good/target-section.yaml");
     let plan = plan(text);
-    let target = plan.routes[0].target.clone().unwrap();
+    let target = &plan.routes[0].target.as_ref().unwrap().upstream;
     let addresses: Vec<_> = target.servers.addresses.iter().map(ToString::to_string).collect();
     let expected = ["http://10.0.0.1:3000", "http://10.0.0.2:3000", "unix:/run/app.sock"];
     assert_eq!(addresses, expected);
@@ -148,12 +148,12 @@ fn target_section_sets_all_options() {
         healthy: 1,
         unhealthy: 2,
     };
-    assert_eq!(target.servers.active, Some(active));
+    assert_eq!(target.servers.active.as_ref(), Some(&active));
     assert_eq!(target.strip_prefix.as_deref(), Some("/v1"));
     assert_eq!(target.request_headers.to_string(), "set x-role, remove x-debug");
     assert_eq!(target.response_headers.to_string(), "set x-frame-options, remove server");
     assert_eq!(target.max_body, Some(1 << 20));
-    let shown = check::target(Some(&target));
+    let shown = check::target(plan.routes[0].target.as_ref());
     let own = ", bodies up to 1048576 bytes, timeouts: response 300s, idle 3600s";
     assert!(shown.ends_with(own), "{shown}");
     let default = check::target(plan.routes[1].target.as_ref());

@@ -6,15 +6,15 @@ use std::time::Duration;
 use http::Method;
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::OnStoreError;
-use tollgate_config::path::PathRules;
-use tollgate_config::plan::upstream::{Address, Connections, Timeouts};
 use tollgate_config::plan::{ForwardingHeader, IdentitySource, Route, StorePlan, Topology, Whose};
+use tollgate_proxy::path::PathRules;
+use tollgate_proxy::settings::{Address, Connections, Timeouts};
 
 use super::with;
 use crate::support::{files, plan, read_text};
 
 fn address(route: &Route) -> &Address {
-    &route.target.as_ref().unwrap().servers.addresses[0]
+    &route.target.as_ref().unwrap().upstream.servers.addresses[0]
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn defaults_match_the_documentation() {
     let t = &plan.timeouts;
     let timeouts = [t.response, t.idle, t.tunnel, t.request_header];
     assert_eq!(timeouts.map(seconds), [60, 60, 3_600, 10]);
-    let target = plan.routes[0].target.as_ref().unwrap();
+    let target = &plan.routes[0].target.as_ref().unwrap().upstream;
     let up = Timeouts { response: t.response, body: t.idle, tunnel: t.tunnel };
     assert_eq!(target.timeouts, up);
     let to = target.servers.connections;
@@ -99,7 +99,7 @@ fn targets_inherit_missing_timeouts() {
 ",
     );
     let seconds = |route: usize| {
-        let target = plan.routes[route].target.as_ref().unwrap();
+        let target = &plan.routes[route].target.as_ref().unwrap().upstream;
         let (Timeouts { response, body, tunnel }, to) =
             (target.timeouts, target.servers.connections);
         let Connections { timeout, idle, max_age, lookup_interval } = to;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use http::header::FORWARDED;
 use http::{HeaderName, StatusCode};
 use tollgate::headers;
 use tollgate::key::{ClientIp, RequestHead, SubjectName};
@@ -14,9 +13,8 @@ use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 use tollgate_config::files;
 use tollgate_config::plan::{
-    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, ForwardingHeader, IdentitySource, LimitPlan,
-    LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlan, Whose,
-    is_grpc,
+    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, IdentitySource, LimitPlan, LlmPlan, Parameter,
+    Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlan, Whose, is_grpc,
 };
 
 use super::client_identity::{ClientIdentity, Identity};
@@ -25,9 +23,10 @@ use super::facts::{Facts, Found};
 use super::key_sources;
 use super::llm::LlmDenials;
 use super::settled::Prices;
-use crate::meter::Meter;
-use crate::proxy::{AnsweredBy, Common, Forward, TrustedProxies};
+use crate::serve::answers::AnsweredBy;
 use crate::serve::error::BuildError;
+use tollgate_proxy::Meter;
+use tollgate_proxy::{Common, Forward};
 
 pub(crate) struct ReadyRoute<St> {
     pub(crate) plan: Route,
@@ -100,8 +99,9 @@ impl<St: Inspect> RouteBuilder<'_, St> {
             // Read at every reload, like the listeners' certificates.
             let tls = forward.and_then(|target| target.tls.as_ref()).map(files::target_tls);
             let tls = tls.transpose()?;
-            let forward = forward
-                .map(|target| Forward::new(target.clone(), tls.as_ref(), self.common.clone()));
+            let forward = forward.map(|target| {
+                Forward::new(target.upstream.clone(), tls.as_ref(), self.common.clone())
+            });
             let forward = forward
                 .transpose()
                 .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
@@ -293,22 +293,6 @@ fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
 fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
     statuses.iter().any(|it| it.contain(status))
 }
-
-pub(crate) fn trusted_proxies(plan: &Plan) -> Result<TrustedProxies, BuildError> {
-    let header = plan.identity.iter().find_map(|source| match source {
-        IdentitySource::Ip { header, .. } => header.as_ref(),
-        _ => None,
-    });
-    let header = match header {
-        None | Some(ForwardingHeader::XForwardedFor) => X_FORWARDED_FOR,
-        Some(ForwardingHeader::Forwarded) => FORWARDED,
-        Some(ForwardingHeader::Single(name)) => name.clone(),
-    };
-    let client = key_sources::addresses(plan)?;
-    Ok(TrustedProxies { proxies: plan.trusted_proxies.clone(), header, client })
-}
-
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 pub(crate) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     let named = plan.identity.iter().filter_map(|source| match source {

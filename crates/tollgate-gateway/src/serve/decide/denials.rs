@@ -7,7 +7,7 @@ use tollgate::denial::{Denial, DenialResponse, Members, Problem, Reason};
 
 use tollgate_config::plan::{ApiKeyHeader, IdentitySource, Plan};
 
-use crate::proxy::AnsweredBy;
+use crate::serve::answers::AnsweredBy;
 
 pub(crate) struct Denials {
     problem: Problem,

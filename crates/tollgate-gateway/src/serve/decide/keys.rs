@@ -17,8 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tollgate::key::{JwtKeyError, JwtKeys, JwtVerifier};
 use tollgate_config::plan::JwksPlan;
 
-use crate::proxy::Clients;
 use crate::serve::error::BuildError;
+use tollgate_proxy::Clients;
 
 #[derive(Clone, Default)]
 pub(crate) struct KeySets(Arc<Mutex<Vec<Weak<KeySet>>>>);

@@ -17,7 +17,8 @@ use tollgate_config::plan::LlmPlan;
 use tollgate_llm::{Api, Call, Meter, OutputHistory};
 
 use super::denials::Denials;
-use crate::proxy::{Admitted, Body, Fault, ReadAhead, ReadBody};
+use crate::serve::body::Body;
+use tollgate_proxy::{Admitted, Fault, ReadAhead, ReadBody};
 
 /// The state that requests to language models share, also across reloads.
 #[derive(Clone)]

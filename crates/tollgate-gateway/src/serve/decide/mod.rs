@@ -8,6 +8,7 @@ pub(super) mod key_sources;
 pub(super) mod keys;
 pub(super) mod lists;
 pub(super) mod llm;
+pub(super) mod proxies;
 pub(super) mod redis;
 pub(super) mod settled;
 pub(super) mod token_limit;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue, TE};
 use http::{Request, Response, StatusCode};
 use tollgate::headers;
-use tollgate::layer::Reservation;
+use tollgate::layer::{Reservation, Verdicts};
 use tollgate::policy::Cost;
 use tollgate_config::plan::{LimitPlan, SettleBy};
 use tollgate_llm::{Call, Meter};
@@ -18,11 +19,17 @@ use tower_service::Service;
 
 use super::facts::Facts;
 use super::llm;
-use crate::proxy::{Admitted, AnsweredBy, Answering, Body, Forward, Watch};
+use super::proxies::TrustedProxies;
+use crate::serve::answers::{AnsweredBy, answer_to};
+use crate::serve::app::head;
+use crate::serve::body::{Body, Watch};
+use tollgate_proxy::{Admitted, Forward};
 
+/// Forwards a request, and settles its charges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settled<'a> {
     pub(crate) forward: &'a Forward,
+    pub(crate) proxies: &'a TrustedProxies,
     pub(crate) prices: Option<&'a Prices>,
 }
 
@@ -50,19 +57,43 @@ impl Prices {
 impl<'a> Service<Request<Admitted>> for Settled<'a> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering<'a>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send + 'a>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
-        let prices = self.prices.filter(|prices| !prices.0.is_empty());
-        let Some(prices) = prices else { return self.forward.send(request) };
+        let mut bill = self.bill(&mut request);
+        let head = head(&request);
+        let client = self.proxies.client(&head, request.body().connection.peer.ip());
+        let verdicts = request.extensions().get::<Verdicts>();
+        let exceeded = verdicts.and_then(Verdicts::exceeded_header);
+        let admitted = request.body_mut();
+        admitted.client = client;
+        admitted.own_header = exceeded.map(|exceeded| (headers::X_RATELIMIT_EXCEEDED, exceeded));
+        let sent = self.forward.send(request);
+        Box::pin(async move {
+            let mut response = sent.await.map_or_else(answer_to, |it| it.map(Body::from));
+            // A tunnel has no body, so the estimate remains charged.
+            let bill = bill.take_if(|_| response.status() != StatusCode::SWITCHING_PROTOCOLS);
+            if let Some(mut bill) = bill {
+                bill.begin(&mut response);
+                response = response.map(|body| body.watched_by(bill));
+            }
+            Ok(response)
+        })
+    }
+}
+
+impl Settled<'_> {
+    /// The bill, if the response shows the cost. Boxed, because most requests have none.
+    fn bill(&self, request: &mut Request<Admitted>) -> Option<Box<Bill>> {
+        let prices = self.prices.filter(|prices| !prices.0.is_empty())?;
         let call = request.extensions_mut().remove::<Facts>().and_then(|facts| facts.call);
         let reservation = request.extensions_mut().remove::<Reservation>();
         if reservation.is_none() && call.is_none() {
-            return self.forward.send(request);
+            return None;
         }
         if prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
             // Over HTTP/1, upstreams send trailers only if the request has this header.
@@ -72,17 +103,7 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
         let reservation = reservation.unwrap_or_default();
         // A client that leaves before the response pays for its input.
         let usage = call.map(|call| Usage { meter: call.meter(""), call });
-        let mut bill = Bill { reservation, prices: prices.clone(), bytes: None, usage };
-        let answer = self.forward.send(request);
-        Box::pin(async move {
-            let mut response = answer.await?;
-            // A tunnel has no body, so the estimate remains charged.
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                return Ok(response);
-            }
-            bill.begin(&mut response);
-            Ok(response.map(|body| body.watched_by(Box::new(bill))))
-        })
+        Some(Box::new(Bill { reservation, prices: prices.clone(), bytes: None, usage }))
     }
 }
 

@@ -15,7 +15,7 @@ use tollgate::store::{Micros, StoreError, Verdict};
 use tollgate::{MemoryStore, Policy, Quota, StoreExt};
 
 use super::denials::answered_by;
-use crate::proxy::Body;
+use crate::serve::body::Body;
 use crate::serve::error::BuildError;
 
 /// The policy's name in denials.

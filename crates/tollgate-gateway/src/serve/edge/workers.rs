@@ -11,7 +11,7 @@ use std::thread;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::proxy::become_worker;
+use tollgate_proxy::become_worker;
 
 /// The threads, which exit when this is dropped.
 #[derive(Debug)]

@@ -27,13 +27,14 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use tollgate::denial::problem_response;
 use tollgate::observe::Inspect;
-use tollgate_config::path::{Forwarded, PathRules};
+use tollgate_proxy::path::{Forwarded, PathRules};
 use tower_service::Service;
 
 use super::nginx::{AUTH_REQUEST, pass_through_nginx};
-use crate::proxy::{Body, Connection};
 use crate::serve::app::App;
+use crate::serve::body::Body;
 use crate::serve::operations::access_log::{AccessLog, AccessLogEntry};
+use tollgate_proxy::Connection;
 
 /// Answers a proxy's subrequest with 200 or the denial.
 pub(crate) async fn answer<St: Inspect, B>(

@@ -17,8 +17,8 @@ use tonic_health::server::HealthReporter;
 use tower_service::Service;
 
 use super::rate_limits::RateLimits;
-use crate::proxy::Body;
 use crate::serve::app::App;
+use crate::serve::body::Body;
 use crate::serve::gateway::Gateway;
 
 /// The service names for health checks. Envoy's examples use `ratelimit`, the name in

@@ -20,7 +20,8 @@ use metrics::counter;
 use serde_json::{Map, Value};
 use tollgate_config::plan::{AccessLogFormat, AccessLogPlan};
 
-use crate::proxy::{AnsweredBy, Connection};
+use crate::serve::answers::AnsweredBy;
+use tollgate_proxy::Connection;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessLog(Option<Arc<LineQueue>>);
@@ -182,7 +183,7 @@ impl AccessLogEntry {
                 }
             }
             Some(AnsweredBy::Gateway(fault)) => drop(put("denial", fault.code().into())),
-            Some(AnsweredBy::Slow { .. }) | None => {}
+            None => {}
         }
         let _ = writeln!(out, "{}", Value::Object(line));
     }

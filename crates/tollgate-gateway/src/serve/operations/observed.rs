@@ -18,11 +18,11 @@ use tollgate_admin::{Admin, AdminBuilder};
 
 use super::{access_log, admin, summary};
 use crate::metric;
-use crate::proxy::TUNNELS;
 use crate::serve::app::App;
 use crate::serve::edge::slots;
 use crate::serve::gateway::{Gateway, History};
 use crate::trace::Spans;
+use tollgate_proxy::TUNNELS;
 
 /// Settings that only environment variables can set, because secrets do not belong in the file.
 const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";

@@ -14,8 +14,8 @@ use tollgate_config::check::Count;
 
 use tollgate::observe::{Denials, Observer};
 
-use crate::proxy::Failures;
 use crate::serve::decide::token_limit;
+use tollgate_proxy::Failures;
 
 #[derive(Clone)]
 pub(crate) struct Summary {

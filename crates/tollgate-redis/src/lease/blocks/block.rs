@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
 
 use crate::clock::{Moment, Span};
-use crate::encode::Spent;
+use crate::script::encode::Spent;
 
 /// Units that this replica may spend before a deadline.
 #[derive(Debug)]

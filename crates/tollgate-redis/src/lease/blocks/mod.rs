@@ -22,7 +22,7 @@ use self::block::{Block, Closed};
 pub(super) use self::plan::Plan;
 use super::demand::Demand;
 use crate::clock::{Clock, Moment};
-use crate::encode::Spent;
+use crate::script::encode::Spent;
 
 /// A key's blocks in order of use: the current block and the next, which is fetched ahead, so
 /// requests do not wait.

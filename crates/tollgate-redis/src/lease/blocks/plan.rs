@@ -4,9 +4,9 @@ use tollgate_core::StoreError;
 
 use super::Blocks;
 use super::block::{Block, Closed, Returned};
+use crate::calls::ticket::Leased;
 use crate::clock::{Clock, Moment};
-use crate::encode::Ask;
-use crate::ticket::Leased;
+use crate::script::encode::Ask;
 
 /// The next action for a key.
 #[derive(Debug)]

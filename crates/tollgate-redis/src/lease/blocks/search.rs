@@ -18,10 +18,10 @@ use tollgate_store_tests::is_long;
 use tollgate_store_tests::reference::Reference;
 
 use super::{Blocks, Plan, Returned};
+use crate::calls::ticket::Leased;
 use crate::clock::{Clock, Moment};
-use crate::encode::{Ask, Spent};
 use crate::lease::demand::HOT;
-use crate::ticket::Leased;
+use crate::script::encode::{Ask, Spent};
 
 const LIMIT: u64 = 5;
 const WINDOW: u64 = 2_600_000;

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{Granted, Lease, Micros, Policy, Quota, StoreError, Timestamp};
 
 use super::{Blocks, Plan, Returned};
+use crate::calls::ticket::Leased;
 use crate::clock::{Clock, Moment};
-use crate::encode::{Ask, Spent};
 use crate::lease::demand::HOT;
-use crate::ticket::Leased;
+use crate::script::encode::{Ask, Spent};
 
 const TTL: u64 = 1_000_000;
 

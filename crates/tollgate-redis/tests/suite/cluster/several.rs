@@ -235,6 +235,26 @@ async fn queue_is_charged_last() {
     assert_eq!(remaining(&store, &queue, &key).await, 3);
 }
 
+/// Two nodes cannot agree on the instant at which a request leaves. With the same key both queues are
+/// in one slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn queues_in_two_slots_are_refused() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let log = |name| {
+        let policy = Policy::sliding_window_log(name, Quota::per_hour(1)).unwrap();
+        policy.with_queue(Duration::from_secs(7_200)).unwrap()
+    };
+    let (all, each, key) = (log("all"), log("each"), Key::from("upload"));
+    let two = |other| [Charge::new(&all, &key, Cost::ONE), Charge::new(&each, other, Cost::ONE)];
+    let error = store.decide(&two(&Key::GLOBAL)).await.unwrap_err();
+    assert!(error.to_string().contains("give both policies the same key"), "{error}");
+    assert_eq!(remaining(&store, &all, &key).await, 1);
+    store.decide(&two(&key)).await.unwrap();
+    let later = store.decide(&two(&key)).await.unwrap();
+    assert!(later.delay().get() > 3_500_000_000, "{later:?}");
+}
+
 /// Long enough for healthy nodes on a busy machine, and short enough to wait for a failed node.
 const SHORT: Duration = Duration::from_millis(1_500);
 

@@ -57,22 +57,6 @@ async fn shortest_life_paces_renewals() {
 }
 
 #[test]
-fn permits_of_dead_process_expire() {
-    let (clock, store) = memory();
-    let service = limited(&store, [Limit::global(at_once(1))]);
-    let run = |request| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        runtime.unwrap().block_on(request)
-    };
-    // Dropping the runtime stops the renewal task, and the response is never dropped.
-    std::mem::forget(run(ask(&service, get())));
-    clock.advance(tollgate::store::Micros::new(29_999_999));
-    assert_eq!(run(ask(&service, get())).status(), 429);
-    clock.advance(tollgate::store::Micros::new(1));
-    assert_eq!(run(ask(&service, get())).status(), 200);
-}
-
-#[test]
 fn ended_runtime_takes_no_renewal_task() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let handle = runtime.handle().clone();

@@ -1,11 +1,14 @@
 //! Compares the metrics with their descriptions.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
 
+use http::{HeaderMap, HeaderValue, StatusCode};
 use tollgate::access::{AccessLists, Listed, SubjectList};
-use tollgate::key::{ClientIp, RequestHead};
+use tollgate::feedback::Feedback;
+use tollgate::key::{ClientIp, Key, RequestHead};
 use tollgate::observe::{METRICS, MetricKind, refresh};
-use tollgate::{Limit, Policy, Quota, StoreExt};
+use tollgate::{Limit, Limiter, Policy, Quota, StoreExt};
 use tower::Layer;
 
 use super::Meter;
@@ -25,7 +28,18 @@ async fn every_series_is_documented_with_its_labels() {
     let lists = AccessLists::new().addresses_by(ClientIp::peer());
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
     assert_eq!(lists.find(&RequestHead::of(&get())).unwrap(), Listed::Blocked);
-    refresh(&[layer.handle()]).await;
+    let minute = Duration::from_secs(60);
+    let policy = Policy::token_bucket("partner", Quota::per_minute(9)).unwrap();
+    let limiter =
+        Limiter::builder(on_tokio_time()).policy(policy).pausable(minute).build().unwrap();
+    let permit = limiter.acquire(&Key::from("account"), 1).await.unwrap();
+    let headers = [("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", "0")];
+    let headers =
+        headers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+    let headers = HeaderMap::from_iter(headers);
+    let denial = Feedback::read(StatusCode::TOO_MANY_REQUESTS, &headers, SystemTime::UNIX_EPOCH);
+    permit.learn(&denial).await.unwrap();
+    refresh(&[layer.handle(), limiter.handle()]).await;
     let mut found = BTreeSet::new();
     for series in meter.series().into_keys() {
         let (name, labels) = series.split_once('{').unwrap_or((&series, ""));

@@ -1,0 +1,176 @@
+//! What a permit learns from the called service's response.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tollgate_core::{Charge, Cost, Decision, Micros, PenaltyBlock, Store, StoreError};
+use tollgate_engine::AppliedLimit;
+
+use super::permit::Permit;
+use super::rate::Rate;
+use super::state::State;
+use crate::feedback::{Feedback, Pause, ServerQuota};
+use crate::observe::PauseSource;
+
+impl<St: Store> Permit<St> {
+    /// Applies what the called service's response says about its own limits, for all processes.
+    ///
+    /// * A denial pauses the key until the service's instant. If the service names none, the pause
+    ///   starts with a second, and doubles with each further denial.
+    /// * With [`adaptive`](super::LimiterBuilder::adaptive), such a denial halves the rate, too.
+    /// * If the service says that fewer units remain than here, because someone else uses them, the
+    ///   difference is charged. With several policies, this needs a quota with the policy's name, such
+    ///   as `tokens`.
+    ///
+    /// Returns the pause that this response has started. A response to a call that left before the
+    /// last pause started changes nothing. Without
+    /// [`pausable`](super::LimiterBuilder::pausable), no response starts a pause.
+    ///
+    /// # Errors
+    /// The store failed, so the pause may be unknown to other processes. A `tollgate` event reports
+    /// it, too.
+    pub async fn learn(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
+        let paused = self.pause_for(feedback).await;
+        let slowed = self.slow_down(feedback).await;
+        let lowered = self.lower(feedback.quotas()).await;
+        let result = slowed.and(lowered).and(paused);
+        result.inspect_err(|error| {
+            tracing::warn!(target: "tollgate", %error, "a response's limits are not shared");
+        })
+    }
+
+    async fn pause_for(&self, feedback: &Feedback) -> Result<Option<Duration>, StoreError> {
+        let State { store, limits, face, telemetry, .. } = self.state();
+        let longest = face.pause.map_or(Duration::ZERO, |(_, longest)| longest);
+        let pause = feedback.pause_at_most(longest);
+        let Some(paused) = self.pause().filter(|_| pause.is_some() || feedback.is_denial()) else {
+            return Ok(None);
+        };
+        let (policy, key) = (limits.policy(paused), &paused.key);
+        let left_at = self.decided.charges.decided_at() + self.decided.charges.delay(limits);
+        let length = pause.as_ref().map(|pause| pause.duration().into());
+        let block = PenaltyBlock { length, known_at: left_at };
+        let blocked = store.block(policy, key, block).await?.map(Duration::from);
+        if let Some(length) = blocked {
+            let header = pause.as_ref().map(|it| it.header().as_str());
+            let source = header.map_or(PauseSource::Unnamed, PauseSource::Header);
+            telemetry.paused(limits, paused, length, source);
+            if let Some(pause) = pause.filter(Pause::is_capped) {
+                let (policy, requested) = (policy.name(), pause.requested());
+                tracing::warn!(target: "tollgate", policy, ?requested, ?length, "capped a pause");
+            }
+        }
+        Ok(blocked)
+    }
+
+    /// Halves the rate that this call has seen, if the service names no wait.
+    async fn slow_down(&self, feedback: &Feedback) -> Result<(), StoreError> {
+        let State { store, limits, .. } = self.state();
+        let is_unnamed = feedback.is_denial() && feedback.pause().is_none();
+        let Some(bucket) = self.state().rate(&self.decided).filter(|_| is_unnamed) else {
+            return Ok(());
+        };
+        let half = Rate::halved(bucket.decision.remaining);
+        let charge = limits.charge(bucket);
+        let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
+        let excess = Cost::new(peek.decisions()[0].remaining.saturating_sub(half));
+        if excess > Cost::ZERO {
+            // Only if this leaves half: another process may have halved it meanwhile.
+            store.decide(&[Charge { cost: excess, ..charge }.leaving(Cost::new(half))]).await?;
+            let policy = limits.policy(bucket).name();
+            tracing::info!(target: "tollgate", policy, permille = half, "lowered the rate");
+        }
+        Ok(())
+    }
+
+    /// Charges the units that someone else has used.
+    async fn lower(&self, quotas: &[ServerQuota]) -> Result<(), StoreError> {
+        let State { store, limits, face, telemetry, .. } = self.state();
+        let rates = || self.decided.charges.iter().filter(|it| face.is_rate(limits, it));
+        let is_alone = rates().count() == 1;
+        for applied in rates() {
+            let name = limits.policy(applied).name();
+            let Some((granted, remaining)) = units_of(quotas, name, is_alone) else { continue };
+            telemetry.service_said(applied.limit, granted, remaining);
+            if applied.decision.remaining <= remaining {
+                continue;
+            }
+            let charge = limits.charge(applied);
+            let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
+            // In another window, the service's number says nothing.
+            let decided_at = self.decided.charges.decided_at();
+            if peek.decided_at() >= decided_at + applied.decision.reset_after {
+                continue;
+            }
+            // Other calls may have been charged since, and units may have come back.
+            let ours = peek.decisions()[0].remaining.min(applied.decision.remaining);
+            let used = Cost::new(ours.saturating_sub(remaining));
+            if used > Cost::ZERO {
+                // Only if this leaves what the service says: another response may have told the same.
+                // And only if no call queues, because the service does not know these calls.
+                let queue = charge.queue.map(|_| Micros::ZERO);
+                let used = Charge { cost: used, queue, ..charge }.leaving(Cost::new(remaining));
+                store.decide(&[used]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The charge to the penalty that pauses the key.
+    fn pause(&self) -> Option<&AppliedLimit> {
+        let (pause, _) = self.state().face.pause?;
+        self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
+    }
+
+    /// Decides what to do with the call's turn. If the call has queued, asks the store what has
+    /// changed meanwhile.
+    pub(super) async fn turn(&self, has_queued: bool) -> Turn {
+        let State { store, limits, face, .. } = self.state();
+        let (pause, bucket) = (self.pause(), self.state().rate(&self.decided));
+        let mut remaining = bucket.map(|bucket| bucket.decision.remaining);
+        if has_queued {
+            let looks = [pause, bucket].into_iter().flatten();
+            let looks: SmallVec<[_; 2]> =
+                looks.map(|it| Charge { queue: None, ..limits.charge(it) }.dry()).collect();
+            if looks.is_empty() {
+                return Turn::Used;
+            }
+            let Ok(verdict) = store.decide(&looks).await else { return Turn::Used };
+            let mut decisions = verdict.decisions().iter();
+            if pause.and_then(|_| decisions.next()).is_some_and(Decision::denies) {
+                return Turn::Paused;
+            }
+            remaining = bucket.and_then(|_| decisions.next()).map(|now| now.remaining);
+        }
+        match (&face.rate, bucket, remaining) {
+            (Some(rate), Some(bucket), Some(remaining))
+                if !rate.uses_turn(&bucket.key, remaining) =>
+            {
+                Turn::Unused
+            }
+            _ => Turn::Used,
+        }
+    }
+}
+
+/// What a call does with its turn.
+pub(super) enum Turn {
+    /// It leaves.
+    Used,
+    /// It does not leave, because the key was paused after it had entered the queue.
+    Paused,
+    /// It lets the turn pass, because the service denies calls at the full rate.
+    Unused,
+}
+
+/// The limit and the remaining units that the service states for a policy: in the quota with the policy's name or, for the only
+/// policy, in the quota without a name or in the only quota.
+fn units_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<(Option<u64>, u64)> {
+    let named = |name: &str| quotas.iter().find(|quota| quota.name() == name);
+    let only = || if let [only] = quotas { Some(only) } else { None };
+    let quota = named(policy).or_else(|| named("default").or_else(only).filter(|_| is_alone))?;
+    // A limit of 0 does not apply, and a soft limit allows calls although nothing remains.
+    let applies = quota.limit() != Some(0) && (quota.remaining() != Some(0) || quota.is_used_up());
+    let remaining = quota.remaining().filter(|_| applies)?;
+    Some((quota.limit(), remaining))
+}

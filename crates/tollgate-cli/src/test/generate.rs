@@ -10,13 +10,13 @@ use std::time::Duration;
 use http::Method;
 use http::uri::Authority;
 use regex_syntax::hir::{Class, Hir, HirKind};
-use tollgate_proxy::path::RequestPath;
 use tollgate_config::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Parameter, PathMatch, Plan, Route,
     StorePlan, Test, Whose,
 };
 use tollgate_config::{self as config, Source};
 use tollgate_engine::PathPattern;
+use tollgate_proxy::path::RequestPath;
 
 use super::run_test;
 use crate::worst::{self, Threats};

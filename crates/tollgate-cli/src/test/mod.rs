@@ -109,7 +109,7 @@ fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCod
         let (file, report) = config::read_tests(&source);
         tell(&source, &report);
         let file = file.ok_or_else(|| ExitCode::from(WRONG))?;
-        let folder = path.parent().unwrap_or(Path::new(""));
+        let folder = path.parent().unwrap_or_else(|| Path::new(""));
         seen.push(folder.join(&file.limits));
         let load =
             |limits: &Path| load(&folder.join(limits), Checks { strict: false, files: false });

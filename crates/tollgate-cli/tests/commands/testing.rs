@@ -287,7 +287,7 @@ fn worst_names_the_guarantees_that_allow_more() {
         rows += 1;
     }
     assert_eq!(rows, 2);
-    folder.write("limits.yaml", &LIMITS.split("  store").next().unwrap());
+    folder.write("limits.yaml", LIMITS.split("  store").next().unwrap());
     let report = folder.output("worst limits.yaml --replicas 3");
     assert!(report.contains("login: at most 15 in any 60 s (proved)"), "{report}");
     let row = report.lines().last().unwrap().split_once(": ").unwrap().1;

@@ -78,7 +78,7 @@ fn passes(policy: &Policy, span: Micros, cost: Cost) -> u64 {
     let cost = cost.get().max(1);
     let times = |amount: u64, times: u64| amount.saturating_mul(times);
     // The windows that a span meets if it starts at the end of one.
-    let windows = |window: u64| (span + window - 1) / window + 1;
+    let windows = |window: u64| span.div_ceil(window) + 1;
     let refilled = u128::from(limit) * u128::from(span) / u128::from(window);
     let refilled = u64::try_from(refilled).unwrap_or(u64::MAX);
     let units = match policy.algorithm() {

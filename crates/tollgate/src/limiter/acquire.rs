@@ -99,14 +99,14 @@ impl<St: Store> Acquire<St> {
             let permit = unused.used();
             self = match turn {
                 Turn::Used => return Ok(permit),
-                // The calls behind this one keep their instants, so it asks for a new one.
+                // The later calls retain their instants, so this call needs a new instant.
                 Turn::Paused => permit.into_refunded().await,
                 Turn::Unused => permit.into_unused().await,
             };
         }
     }
 
-    /// The longest of all waits together: the caller's, or the shortest of its policies.
+    /// The longest total wait: the caller's wait, or a policy's wait if that is shorter.
     fn longest_wait(&self) -> Micros {
         let rates = self.charges.iter().filter(|it| !self.state.limits.policy(it).is_penalty());
         let waits = rates.flat_map(|it| {
@@ -132,8 +132,8 @@ impl<St: Store> Acquire<St> {
         self
     }
 
-    /// Charges a policy of the limiter's own, once, under the call's key for the first policy, or
-    /// otherwise of its first charge.
+    /// Charges the limiter's own policy a single time. The key is the call's key for the first
+    /// policy, or otherwise the first charge's key.
     fn push_own(&mut self, number: usize, cost: Cost) {
         let is_charged = self.charges.iter().any(|it| usize::from(it.limit) == number);
         // A cost of zero is always allowed.

@@ -1,4 +1,4 @@
-//! What a permit learns from the called service's response.
+//! Learns from the called service's response.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::feedback::{Feedback, Pause, ServerQuota};
 use crate::observe::PauseSource;
 
 impl<St: Store> Permit<St> {
-    /// Applies what the called service's response says about its own limits, for all processes.
+    /// Reads the called service's own limits from its response, and applies them to all processes.
     ///
     /// * A denial pauses the key until the service's instant. If the service names none, the pause
     ///   starts with a second, and doubles with each further denial.
     /// * With [`adaptive`](super::LimiterBuilder::adaptive), such a denial halves the rate, too.
-    /// * If the service says that fewer units remain than here, because someone else uses them, the
-    ///   difference is charged, unless calls queue. With several policies, this needs a quota with the policy's name, such
-    ///   as `tokens`.
+    /// * If fewer units remain at the service than here, because other programs use them, the
+    ///   difference is charged, unless calls queue. With several policies, this needs a quota with
+    ///   the policy's name, such as `tokens`.
     ///
-    /// Returns the pause that this response has started. A response to a call that left before the
-    /// last pause started changes nothing. Without
-    /// [`pausable`](super::LimiterBuilder::pausable), no response starts a pause.
+    /// Returns the pause that this response has started. A response has no effect if its call left
+    /// before the last pause started. Without [`pausable`](super::LimiterBuilder::pausable), no
+    /// response starts a pause.
     ///
     /// # Errors
     /// The store failed, so the pause may be unknown to other processes. A `tollgate` event reports
@@ -100,7 +100,7 @@ impl<St: Store> Permit<St> {
             }
             let charge = limits.charge(applied);
             let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
-            // In another window, the service's number says nothing.
+            // In another window, the service's number does not apply.
             let decided_at = self.decided.charges.decided_at();
             if peek.decided_at() >= decided_at + applied.decision.reset_after {
                 continue;
@@ -109,8 +109,9 @@ impl<St: Store> Permit<St> {
             let ours = peek.decisions()[0].remaining.min(applied.decision.remaining);
             let used = Cost::new(ours.saturating_sub(remaining));
             if used > Cost::ZERO {
-                // Only if this leaves what the service says: another response may have told the same.
-                // And only if no call queues, because the service does not know these calls.
+                // Charged only if the service's number then remains, because another response may
+                // have reported the same, and only if no call queues, because the service does
+                // not know these calls.
                 let queue = charge.queue.map(|_| Micros::ZERO);
                 let used = Charge { cost: used, queue, ..charge }.leaving(Cost::new(remaining));
                 store.decide(&[used]).await?;
@@ -125,8 +126,8 @@ impl<St: Store> Permit<St> {
         self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
     }
 
-    /// Decides what to do with the call's turn. If the call has queued, asks the store what has
-    /// changed meanwhile.
+    /// Decides what to do with the call's turn. If the call has queued, this reads the key's
+    /// pause and rate from the store again.
     pub(super) async fn turn(&mut self, has_queued: bool) -> Turn {
         if has_queued && self.look().await {
             return Turn::Paused;
@@ -141,8 +142,8 @@ impl<St: Store> Permit<St> {
         }
     }
 
-    /// Updates the rate, and returns whether the key is paused. Without a reply in time, nothing has
-    /// changed, because a late departure may be too close to the next ones.
+    /// Updates the rate, and returns whether the key is paused. If the store's reply is late,
+    /// this assumes no change, because a late departure may be too close to the next departures.
     async fn look(&mut self) -> bool {
         let State { store, limits, .. } = self.state();
         let (pause, bucket) = (self.pause(), self.state().rate(&self.decided));
@@ -168,10 +169,10 @@ impl<St: Store> Permit<St> {
     }
 }
 
-/// How late a call may leave because it asks what has changed.
+/// The longest time that a departing call waits for the store's reply.
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
 
-/// What a call does with its turn.
+/// Whether a call uses its turn.
 pub(super) enum Turn {
     /// It leaves.
     Used,
@@ -187,7 +188,7 @@ fn units_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<(Opt
     let named = |name: &str| quotas.iter().find(|quota| quota.name() == name);
     let only = || if let [only] = quotas { Some(only) } else { None };
     let quota = named(policy).or_else(|| named("default").or_else(only).filter(|_| is_alone))?;
-    // A limit of 0 does not apply, and a soft limit allows calls although nothing remains.
+    // A limit of 0 does not apply, and a soft limit allows calls although no units remain.
     let applies = quota.limit() != Some(0) && (quota.remaining() != Some(0) || quota.is_used_up());
     let remaining = quota.remaining().filter(|_| applies)?;
     Some((quota.limit(), remaining))

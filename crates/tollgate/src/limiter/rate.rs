@@ -22,7 +22,7 @@ const FULL: u64 = 1_000;
 /// A sixteenth.
 const LEAST: u64 = FULL / 16;
 
-/// Further keys take the place of all others.
+/// A further key replaces all stored keys.
 const MAX_KEYS: usize = 10_000;
 
 impl Rate {
@@ -57,7 +57,7 @@ impl Rate {
         is_used
     }
 
-    /// Returns what a denied call leaves in the bucket that it has seen.
+    /// Returns the units that a denied call leaves in the bucket, from the units that it has seen.
     pub(super) const fn halved(remaining: u64) -> u64 {
         let half = remaining / 2;
         if half < LEAST { LEAST } else { half }

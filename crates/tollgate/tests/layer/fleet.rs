@@ -331,7 +331,7 @@ async fn calls_queue_for_longer_than_a_pause_lasts() {
     }
 }
 
-/// The whole backlog has entered at the full rate, and each denial still halves the rate of its time.
+/// The entire backlog has entered at the full rate, and each denial still halves the current rate.
 #[tokio::test(start_paused = true)]
 async fn denials_in_a_backlog_halve_the_rate_again() {
     let limiter = process(&on_tokio_time()).adaptive(100_000 * SECOND).build().unwrap();

@@ -99,7 +99,7 @@ fn lost_data_is_repaired_by_a_pause() {
     }
 }
 
-/// 256 callers share 100 calls a minute for a quarter of an hour, at an even pace.
+/// For 15 minutes, 256 callers share 100 calls a minute at an even pace.
 #[test]
 fn paced_fleet_meets_few_unnamed_denials() {
     for seed in seeds(20) {
@@ -133,7 +133,7 @@ fn adaptive_fleet_meets_few_unnamed_denials() {
         let windows = plan.length.as_secs_f64() / plan.window.as_secs_f64();
         let most = (plan.quota + 5) as f64 * windows / 8.0;
         assert!(denied as f64 <= most, "seed {seed}: {denied} denials of {plan:?}");
-        // Of the half that is granted. Few calls are too coarse for a share of them.
+        // The share refers to the granted half. With few calls, it is too coarse.
         let least = if plan.quota < 10 { 0.05 } else { 0.35 };
         assert!(used >= least, "seed {seed}: used {used} of {plan:?}");
     }

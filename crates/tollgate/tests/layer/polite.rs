@@ -185,7 +185,7 @@ async fn unused_permits_are_refunded() {
     assert_eq!(left(&limiter).await, 2);
 }
 
-/// All permits of a client that becomes ready late would leave at once, so they have lapsed.
+/// A client that becomes ready late would use all its permits at the same time, so they lapse.
 #[tokio::test(start_paused = true)]
 async fn late_client_needs_new_permits() {
     let limiter = queueing(&on_tokio_time()).build().unwrap();

@@ -41,7 +41,7 @@ pub(super) struct PolicyStatus {
 }
 
 impl PolicyStatus {
-    /// Adds what waits, and what a called service has said.
+    /// Adds the waiting calls, the pause and the called service's quota.
     pub(super) fn add(&mut self, observed: &ObservedPolicy) {
         self.waiting += observed.waiting();
         self.pause = self.pause.take().or_else(|| observed.pause().map(Into::into));

@@ -111,7 +111,7 @@ pub trait Watch {
     /// Returns the bytes that pass on.
     fn data(&mut self, data: Bytes) -> Bytes;
 
-    /// Returns the retained bytes when the body ends. After an error, the body is not complete.
+    /// Returns the retained bytes after the last data. After an error, the body is not complete.
     fn rest(&mut self, is_complete: bool) -> Bytes;
 
     /// Returns whether fewer bytes may pass on than arrived.
@@ -123,7 +123,7 @@ pub trait Watch {
     fn trailers(&mut self, _trailers: &HeaderMap) {}
 }
 
-/// A body that a [`Watch`] reads, if there is one.
+/// A body, with an optional [`Watch`] that reads it.
 pub struct WatchedBody<B: Body> {
     body: B,
     /// Dropped before the last frame is returned, because the client may then send its next request.

@@ -1,4 +1,4 @@
-//! The body of a response: from an upstream, or written by the gateway.
+//! Response bodies: from an upstream, or written by the gateway.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,8 +21,8 @@ pub(crate) struct Body {
     grpc: Option<tonic::body::Body>,
 }
 
-/// A limiter around the proxy returns the same body, which holds the request's permits until it
-/// ends.
+/// A limiter around the proxy returns the same body, which holds the request's permits until
+/// it is complete or dropped.
 impl HoldPermits for Body {
     fn full(data: Bytes) -> Self {
         data.into()

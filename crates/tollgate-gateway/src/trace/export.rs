@@ -147,7 +147,7 @@ pub(super) fn join(
 fn remote(parent: TraceParent, headers: &HeaderMap) -> SpanContext {
     let lines = headers.get_all(STATE).iter();
     let state = lines.map(|line| line.to_str().unwrap_or_default()).collect::<Vec<_>>().join(",");
-    // An invalid value, or one longer than the specification requires, is dropped.
+    // The specification requires at most 512 bytes, so a longer or invalid value is dropped.
     let state = Some(state).filter(|state| state.len() <= 512);
     let state = state.and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
     let flags = if parent.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };

@@ -1,4 +1,4 @@
-//! Redis is frozen or killed and recovers. Meanwhile the replicas decide without it.
+//! Redis is frozen or killed and recovers. Meanwhile the replicas decide locally.
 
 use std::time::{Duration, Instant};
 

@@ -86,7 +86,7 @@ async fn until_leased(store: &RedisStore, policy: &Policy) -> (Verdict, u64) {
     panic!("no block was leased");
 }
 
-/// Charges all units, the last ones one by one, and returns their number.
+/// Charges all units, the last units individually, and returns their number.
 async fn drain(store: &RedisStore, policy: &Policy) -> u64 {
     let mut admitted = 0;
     for cost in [50, 1] {

@@ -1,4 +1,4 @@
-//! The whole proxy between duplex streams, under a clock that passes while all tasks wait.
+//! The complete proxy between duplex streams, under a clock that advances while all tasks wait.
 
 mod chunks;
 mod http1;
@@ -146,7 +146,7 @@ fn rendered(fault: Fault) -> Response<&'static str> {
     response.body(fault.code()).unwrap()
 }
 
-/// What an upstream does after its answer.
+/// An upstream's behaviour after its answer.
 #[derive(Clone, Copy)]
 enum Then {
     Close,
@@ -195,7 +195,7 @@ fn ok() -> (Dial, Requests) {
     upstream(OK, Then::Send(Duration::ZERO, ""))
 }
 
-/// A whole request, with chunks and trailers as they arrived. `None` if it is incomplete.
+/// A complete request, with its original chunks and trailers. `None` if it is incomplete.
 async fn read_request(stream: &mut DuplexStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -226,7 +226,7 @@ fn has_last_chunk(mut body: &str) -> bool {
     false
 }
 
-/// An HTTP/2 client, whose requests the caller sends one after another.
+/// An HTTP/2 client. The caller sends its requests one after another.
 async fn http2(proxy: &Proxy) -> h2::client::SendRequest<Bytes> {
     let (client, connection) = h2::client::handshake(proxy.connect()).await.unwrap();
     tokio::spawn(connection);

@@ -8,7 +8,7 @@ use super::*;
 const LENGTH: usize = 600_000;
 const WINDOW: u32 = 16 << 10;
 
-/// An HTTP/2 client of a proxy with a large response. Each stream has this window.
+/// An HTTP/2 client that requests a large response. Each stream has this window.
 async fn client(window: u32) -> SendRequest<Bytes> {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
     let large: &'static str = (head + &"x".repeat(LENGTH)).leak();

@@ -375,7 +375,7 @@ fn tell(source: &Source, report: &config::Report) {
     }
 }
 
-/// Writes the report of a command that fails.
+/// Writes a failed command's report.
 fn failed(report: &str) -> ExitCode {
     let _ = io::stdout().write_all(report.as_bytes());
     ExitCode::FAILURE

@@ -18,7 +18,7 @@ pub(crate) fn answer_to<B: From<Bytes>>(fault: Fault) -> Response<B> {
     response
 }
 
-/// The source of an answer, stored in the response's extensions unless it is an upstream.
+/// An answer's source, stored in the response's extensions unless it is an upstream.
 #[derive(Clone, Debug)]
 pub(crate) enum AnsweredBy {
     /// A limiter, before any upstream.

@@ -162,7 +162,7 @@ impl<St: Store> LimiterBuilder<St> {
     /// the full quota would take `recovery`.
     ///
     /// A service that names its waits needs no such guess, so this is off by default. It adds a token
-    /// bucket named after the first policy, such as `partner-rate`, under the key of the first charge.
+    /// bucket named after the first policy, such as `partner-rate`, under the first charge's key.
     /// At half the rate, every second turn passes unused: it remains charged, and the call queues
     /// again, behind all other calls.
     ///

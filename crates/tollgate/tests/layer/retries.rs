@@ -194,7 +194,7 @@ async fn unused_turns_cost_no_retries() {
     assert_eq!(remaining(&limiter, "partner-retries").await, 1);
 }
 
-/// The budget counts the first policy's units, regardless of a call's first charge.
+/// The budget counts the first policy's units, even if a call charges another policy first.
 #[tokio::test(start_paused = true)]
 async fn retry_costs_what_the_first_policy_charges() {
     let tokens = Policy::token_bucket("tokens", Quota::per_minute(1_000)).unwrap();

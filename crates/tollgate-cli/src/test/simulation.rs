@@ -79,7 +79,7 @@ pub(super) fn happenings(
     Ok(all)
 }
 
-/// Where requests come from: a schedule, or part of an earlier history.
+/// The source for requests: a schedule, or part of an earlier history.
 enum Source<'a> {
     Schedule(Schedule),
     History(std::iter::Peekable<std::slice::Iter<'a, Arrival>>),

@@ -66,7 +66,7 @@ pub fn root() -> &'static Section {
     File::table()
 }
 
-/// The table of a test file.
+/// The test file's table.
 pub fn test_file() -> &'static Section {
     TestFile::table()
 }

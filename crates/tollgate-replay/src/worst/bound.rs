@@ -5,7 +5,7 @@ use tollgate_engine::AppliedLimit;
 
 use super::{Kind, Threat};
 
-/// Returns the most requests that pass within any span of this length, both ends included. `None`
+/// Returns the most requests that pass within any span with this length, both end points included. `None`
 /// means that there is no bound.
 ///
 /// Each request counts under all its kind's policies. So a policy that all kinds share bounds their

@@ -72,7 +72,7 @@ pub struct Worst {
     /// The window.
     pub window: Micros,
     /// Whether two requests that are a window apart count together. Buckets have no windows: their
-    /// limit is refilled in a window, including both its ends.
+    /// limit is refilled in a window, and both end points count.
     pub is_closed: bool,
     /// The most that the search found.
     pub found: u64,

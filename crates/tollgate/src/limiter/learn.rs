@@ -110,8 +110,8 @@ impl<St: Store> Permit<St> {
             let used = Cost::new(ours.saturating_sub(remaining));
             if used > Cost::ZERO {
                 // Charged only if the service's number then remains, because another response may
-                // have reported the same, and only if no call queues, because the service does
-                // not know these calls.
+                // have reported the same. While calls queue, it is not charged, because the service
+                // does not know these calls.
                 let queue = charge.queue.map(|_| Micros::ZERO);
                 let used = Charge { cost: used, queue, ..charge }.leaving(Cost::new(remaining));
                 store.decide(&[used]).await?;

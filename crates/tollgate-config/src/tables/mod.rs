@@ -66,7 +66,7 @@ pub fn root() -> &'static Section {
     File::table()
 }
 
-/// The test file's table.
+/// The table of a test file.
 pub fn test_file() -> &'static Section {
     TestFile::table()
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parameters, Parser};
 
-use super::quotas::Quotas;
-use super::x_ratelimit::DEFAULT;
+use super::quotas::{DEFAULT, Quotas};
 use crate::headers::{RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_EXCEEDED};
 
 /// Reads `RateLimit`.

@@ -94,6 +94,7 @@
 mod draft;
 mod quotas;
 mod status;
+mod text;
 mod times;
 mod x_ratelimit;
 
@@ -216,9 +217,4 @@ impl Pause {
     pub const fn header(&self) -> &HeaderName {
         &self.header
     }
-}
-
-/// Returns a header's value as text, or `None` if it is not visible ASCII.
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
 }

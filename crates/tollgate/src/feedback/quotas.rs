@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+/// The name for quotas to which the service gives none.
+pub(super) const DEFAULT: &str = "default";
+
 const MAX_QUOTAS: usize = 16;
 const MAX_NAME_LEN: usize = 64;
 

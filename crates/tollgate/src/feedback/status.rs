@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, StatusCode};
 
-use super::text;
+use super::text::text;
 
 pub(super) fn denies(
     status: StatusCode,

@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime};
 use http::header::DATE;
 use http::{HeaderMap, HeaderName};
 
+use super::text::text;
+
 /// The service's time when it sent the response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerClock(SystemTime);
@@ -12,7 +14,7 @@ pub(super) struct ServerClock(SystemTime);
 impl ServerClock {
     /// Reads `Date`, because the service's clock may differ from ours.
     pub(super) fn of(headers: &HeaderMap, now: SystemTime) -> Self {
-        let date = super::text(headers, DATE.as_str());
+        let date = text(headers, DATE.as_str());
         Self(date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now))
     }
 

@@ -2,12 +2,10 @@
 
 use http::HeaderMap;
 
-use super::quotas::Quotas;
+use super::draft;
+use super::quotas::{DEFAULT, Quotas};
+use super::text::text;
 use super::times::{self, ServerClock, Unit};
-use super::{draft, text};
-
-/// The name for quotas to which the service gives none.
-pub(super) const DEFAULT: &str = "default";
 
 struct Family {
     start: &'static str,

@@ -1,4 +1,4 @@
-//! A call that waits for its permit.
+//! Waits for a call's permit.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,9 +7,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate_core::{Cost, Key, Micros, Policy, Store};
-use tollgate_engine::{AppliedLimit, Charges, Limits, Rejection};
+use tollgate_core::{Cost, Micros, Store};
+use tollgate_engine::{AppliedLimit, Rejection};
 
+use super::call::Acquire;
 use super::error::{AcquireError, Refusal};
 use super::learn::Turn;
 use super::permit::Permit;
@@ -17,59 +18,7 @@ use super::state::State;
 use crate::drive::{Decided, Progress};
 use crate::layer::Verdicts;
 
-/// A call under several keys, or with its own deadline. Created by
-/// [`Limiter::request`](super::Limiter::request).
-#[must_use = "call `acquire` or `try_acquire`"]
-pub struct Acquire<St: Store> {
-    pub(super) state: Arc<State<St>>,
-    /// Undecided.
-    pub(super) charges: Charges,
-    patience: Micros,
-    /// When `patience` ends, from the first wait on.
-    deadline: Option<Instant>,
-    /// Why the call cannot be decided.
-    invalid: Option<AcquireError>,
-}
-
 impl<St: Store> Acquire<St> {
-    pub(super) fn new(state: &Arc<State<St>>) -> Self {
-        let (state, charges) = (Arc::clone(state), Charges::default());
-        Self { state, charges, patience: Micros::MAX, deadline: None, invalid: None }
-    }
-
-    /// Charges every policy of the limiter this cost under this key.
-    pub fn all(mut self, key: &Key, cost: impl Into<Cost>) -> Self {
-        let cost = cost.into();
-        (0..self.state.face.policies).for_each(|number| self.push(number, key, cost));
-        self
-    }
-
-    /// Charges the policy with this name. The call is charged under all its keys or not at all.
-    pub fn policy(mut self, name: &str, key: &Key, cost: impl Into<Cost>) -> Self {
-        let number = self.state.limits.iter().position(|limit| limit.policy.name() == name);
-        match number {
-            Some(number) => self.push(number, key, cost.into()),
-            None => self.invalid = Some(AcquireError::UnknownPolicy(name.to_owned())),
-        }
-        self
-    }
-
-    fn push(&mut self, number: usize, key: &Key, cost: Cost) {
-        let limits = &self.state.limits;
-        if self.charges.len() == Limits::MAX {
-            self.invalid = Some(AcquireError::TooManyCharges);
-            return;
-        }
-        self.charges.push(self.state.face.applied(limits, number, key, cost), limits);
-    }
-
-    /// Sets the longest wait, if it is shorter than the limiter's. It counts from the first attempt, so
-    /// for [retries](Permit::retry) it includes the calls before them.
-    pub fn within(mut self, wait: Duration) -> Self {
-        self.patience = wait.into();
-        self
-    }
-
     /// Waits for the permit. See [`Limiter::acquire`](super::Limiter::acquire).
     ///
     /// # Errors
@@ -106,46 +55,6 @@ impl<St: Store> Acquire<St> {
         }
     }
 
-    /// The longest total wait: the caller's wait, or a policy's wait if that is shorter.
-    fn longest_wait(&self) -> Micros {
-        let rates = self.charges.iter().filter(|it| !self.state.limits.policy(it).is_penalty());
-        let waits = rates.flat_map(|it| {
-            let limit = self.state.limits.of(it);
-            [limit.policy.max_queue_time(), limit.mode.max_wait().map(Micros::from)]
-        });
-        let waits = waits.flatten().filter(|wait| *wait > Micros::ZERO);
-        waits.min().map_or(self.patience, |wait| wait.min(self.patience))
-    }
-
-    /// Charges the retry budget, too.
-    pub(super) fn again(mut self) -> Self {
-        let Some(number) = self.state.face.retries else {
-            self.invalid = Some(AcquireError::NoRetryBudget);
-            return self;
-        };
-        // A call that costs more than the budget can be repeated if the budget is full.
-        let most = self.state.retries().map_or(1, Policy::capacity);
-        // Its unit is the first policy's.
-        let first = self.charges.iter().find(|it| it.limit == 0);
-        let cost = first.map_or(1, |first| first.cost.get());
-        self.push_own(number, Cost::new(cost.clamp(1, most)));
-        self
-    }
-
-    /// Charges the limiter's own policy a single time. The key is the call's key for the first
-    /// policy, or otherwise the first charge's key.
-    fn push_own(&mut self, number: usize, cost: Cost) {
-        let is_charged = self.charges.iter().any(|it| usize::from(it.limit) == number);
-        // A cost of zero is always allowed.
-        let costly = self.charges.iter().filter(|it| it.cost > Cost::ZERO);
-        let key = costly.min_by_key(|it| it.limit != 0).map(|it| it.key.clone());
-        if let Some(key) = key
-            && !is_charged
-        {
-            self.push(number, &key, cost);
-        }
-    }
-
     /// Returns `None` instead of waiting. See [`Limiter::try_acquire`](super::Limiter::try_acquire).
     ///
     /// # Errors
@@ -160,6 +69,51 @@ impl<St: Store> Acquire<St> {
             ) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl<St: Store> Permit<St> {
+    /// Acquires a permit for the same call again, because the service has denied it. The charge
+    /// stands.
+    ///
+    /// The retry queues like a new call, so it leaves after a pause that [`learn`](Self::learn) has
+    /// started, and keeps its deadline ([`Acquire::within`]). It is also charged to the
+    /// [retry budget](super::LimiterBuilder::retries) of all processes. Repeat only calls that do no
+    /// harm if the service has already executed them.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// use http::Response;
+    /// use tollgate::feedback::Feedback;
+    /// use tollgate::key::Key;
+    /// use tollgate::{Limiter, MemoryStore};
+    /// # async fn send() -> Response<()> { Response::new(()) }
+    ///
+    /// async fn call(limiter: &Limiter<MemoryStore>) -> Result<Response<()>, Box<dyn std::error::Error>> {
+    ///     let call = limiter.request().all(&Key::from("account"), 1);
+    ///     let mut permit = call.within(Duration::from_secs(60)).acquire().await?;
+    ///     loop {
+    ///         let response = send().await;
+    ///         let feedback = Feedback::read(response.status(), response.headers(), SystemTime::now());
+    ///         permit.learn(&feedback).await?;
+    ///         if !feedback.is_denial() {
+    ///             return Ok(response);
+    ///         }
+    ///         permit = permit.retry().await?;
+    ///     }
+    /// }
+    /// # let _ = call;
+    /// ```
+    ///
+    /// # Errors
+    /// See [`AcquireError`]. Without a budget it is [`AcquireError::NoRetryBudget`]. If the budget is
+    /// used up it is [`AcquireError::RetryBudget`], which charges nothing.
+    pub async fn retry(self) -> Result<Self, AcquireError> {
+        let Self { call, decided } = self;
+        // A concurrency limit must not count the previous attempt any more.
+        drop(decided);
+        call.again().acquire().await
     }
 }
 
@@ -240,5 +194,3 @@ fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) 
         Rejection::Undecided(error) => AcquireError::Store(error),
     }
 }
-
-debug_fields!([St: Store] Acquire<St>, patience);

@@ -31,6 +31,7 @@
 
 mod acquire;
 mod builder;
+mod call;
 mod error;
 mod learn;
 mod permit;
@@ -39,8 +40,8 @@ mod rate;
 mod shared;
 mod state;
 
-pub use self::acquire::Acquire;
 pub use self::builder::LimiterBuilder;
+pub use self::call::Acquire;
 pub use self::error::{AcquireError, Refusal, SettleError};
 pub use self::permit::Permit;
 pub use self::polite::{Polite, PoliteLayer};

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use tollgate_core::{Cost, Policy, Receipt, Settlement, Store};
 use tollgate_engine::OpenCharge;
 
-use super::acquire::Acquire;
-use super::error::{AcquireError, SettleError};
+use super::call::Acquire;
+use super::error::SettleError;
 use super::state::State;
 use crate::drive::{self, Decided};
 use crate::layer::Verdicts;
@@ -94,49 +94,6 @@ impl<St: Store> Permit<St> {
             let _ = self.settle_where(|charge| of_budget(charge).then_some(Cost::ZERO)).await;
         }
         self.call
-    }
-
-    /// Acquires a permit for the same call again, because the service has denied it. The charge
-    /// stands.
-    ///
-    /// The retry queues like a new call, so it leaves after a pause that [`learn`](Self::learn) has
-    /// started, and keeps its deadline ([`Acquire::within`]). It is also charged to the
-    /// [retry budget](super::LimiterBuilder::retries) of all processes. Repeat only calls that do no
-    /// harm if the service has already executed them.
-    ///
-    /// ```
-    /// use std::time::{Duration, SystemTime};
-    ///
-    /// use http::Response;
-    /// use tollgate::feedback::Feedback;
-    /// use tollgate::key::Key;
-    /// use tollgate::{Limiter, MemoryStore};
-    /// # async fn send() -> Response<()> { Response::new(()) }
-    ///
-    /// async fn call(limiter: &Limiter<MemoryStore>) -> Result<Response<()>, Box<dyn std::error::Error>> {
-    ///     let call = limiter.request().all(&Key::from("account"), 1);
-    ///     let mut permit = call.within(Duration::from_secs(60)).acquire().await?;
-    ///     loop {
-    ///         let response = send().await;
-    ///         let feedback = Feedback::read(response.status(), response.headers(), SystemTime::now());
-    ///         permit.learn(&feedback).await?;
-    ///         if !feedback.is_denial() {
-    ///             return Ok(response);
-    ///         }
-    ///         permit = permit.retry().await?;
-    ///     }
-    /// }
-    /// # let _ = call;
-    /// ```
-    ///
-    /// # Errors
-    /// See [`AcquireError`]. Without a budget it is [`AcquireError::NoRetryBudget`]. If the budget is
-    /// used up it is [`AcquireError::RetryBudget`], which charges nothing.
-    pub async fn retry(self) -> Result<Self, AcquireError> {
-        let Self { call, decided } = self;
-        // A concurrency limit must not count the previous attempt any more.
-        drop(decided);
-        call.again().acquire().await
     }
 
     /// Returns the decisions of all policies.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Charge, Cost, Key, PenaltyBlock, Policy, Store, StoreError};
 use tollgate_engine::Charges;
 
-use super::acquire::Acquire;
+use super::call::Acquire;
 use super::error::AcquireError;
 use super::permit::Permit;
 use super::state::State;

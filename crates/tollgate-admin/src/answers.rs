@@ -256,13 +256,7 @@ pub(super) struct Settled {
 
 impl From<Settlement> for Settled {
     fn from(settlement: Settlement) -> Self {
-        let (settlement, units) = match settlement {
-            Settlement::Returned { units } => ("returned", units),
-            Settlement::Charged { units } => ("charged", units),
-            Settlement::Repeated => ("repeated", 0),
-            Settlement::Lapsed => ("lapsed", 0),
-        };
-        Self { settlement, units }
+        Self { settlement: settlement.name(), units: settlement.units() }
     }
 }
 

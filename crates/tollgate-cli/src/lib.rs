@@ -106,8 +106,8 @@ pub enum Command {
     /// Show what a file would decide about the requests in an access log
     ///
     /// Each line passes through the same routes, identities, lists, tiers, costs and limits as in
-    /// `serve`, on the log's clock. The command contacts no server. The exit code is 0, or 2 if the
-    /// file or a log cannot be read.
+    /// `serve`, on the log's clock. The command contacts no server. The exit code is 0, 1 if a
+    /// condition of --fail-if is true, or 2 if the file or a log cannot be read.
     #[command(after_help = "Example: tollgate replay limits.yaml access.log access.log.1.gz")]
     Replay {
         /// The file with the limits
@@ -220,16 +220,18 @@ impl Cli {
                 let mut words = String::new();
                 explain(&read(config)?, request, &mut words).map_err(|error| {
                     // The explanation up to the error.
-                    let _ = io::stdout().write_all(words.as_bytes());
+                    let code = failed(&words);
                     eprintln!("error: {error}");
-                    ExitCode::FAILURE
+                    code
                 })?;
                 Ok(words)
             }
             Command::Replay { config, replay } => {
                 let plan = read(config)?;
                 let other = replay.compare.as_ref().map(read).transpose()?;
-                replay::run(plan, other, replay).map_err(|error| wrong(&error))
+                let (text, fails) =
+                    replay::run(plan, other, replay).map_err(|error| wrong(&error))?;
+                if fails { Err(failed(&text)) } else { Ok(text) }
             }
             Command::Test(args) => test::run(args),
             Command::Worst { config, worst } => {
@@ -371,6 +373,12 @@ fn tell(source: &Source, report: &config::Report) {
             Count(warnings as u64, "warning")
         );
     }
+}
+
+/// Writes the report of a command that fails.
+fn failed(report: &str) -> ExitCode {
+    let _ = io::stdout().write_all(report.as_bytes());
+    ExitCode::FAILURE
 }
 
 fn wrong(error: &dyn fmt::Display) -> ExitCode {

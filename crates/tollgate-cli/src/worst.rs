@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 use tollgate::Policy;
 use tollgate::key::{Key, Subject, SubjectKind};
 use tollgate::store::Micros;
-use tollgate_config::plan::{
-    ApiPlan, LimitPlan, Plan, RouteLimits, StorePlan, Whose, WorstBound,
-};
+use tollgate_config::plan::{ApiPlan, LimitPlan, Plan, RouteLimits, StorePlan, Whose, WorstBound};
 use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, worst};
 
 use crate::replay::ReportFormat;
@@ -51,8 +49,10 @@ impl Threats {
         if let StorePlan::Memory(_) = plan.store
             && (store_lost.is_some() || failover)
         {
-            return Err("the limits have `store: memory`, which is not lost and does not fail over"
-                .to_owned());
+            return Err(
+                "the limits have `store: memory`, which is not lost and does not fail over"
+                    .to_owned(),
+            );
         }
         let fleet = crate::test::fleet(plan, replicas);
         Ok(Threat { fleet, store_lost: store_lost.map(Micros::from), failover })
@@ -94,11 +94,25 @@ impl Group {
 /// Each policy alone, the requests of one client, and the requests of all clients.
 fn groups(plan: &Plan) -> Vec<Group> {
     let mut groups = alone(plan);
-    let client = together(plan, "one client, all its requests", |_| true);
+    groups.extend(tiers(plan).map(|tier| client(plan, tier)));
     let everybody = |limit: &LimitPlan| limit.whose == Whose::Everybody;
-    let all = together(plan, "all clients together", everybody);
-    groups.extend([client, all]);
+    groups.push(together(plan, "all clients together".to_owned(), None, everybody));
     groups
+}
+
+/// No tier, and each tier.
+fn tiers(plan: &Plan) -> impl Iterator<Item = Option<usize>> + use<> {
+    [None].into_iter().chain((0..plan.tiers.len()).map(Some))
+}
+
+fn in_tier(plan: &Plan, tier: Option<usize>) -> String {
+    tier.map(|tier| format!(" in tier {}", plan.tiers[tier])).unwrap_or_default()
+}
+
+/// All requests of one client.
+fn client(plan: &Plan, tier: Option<usize>) -> Group {
+    let name = format!("one client{}, all its requests", in_tier(plan, tier));
+    together(plan, name, tier, |_| true)
 }
 
 /// Each enforced policy alone, in each tier.
@@ -106,19 +120,21 @@ fn alone(plan: &Plan) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for limit in plan.routes.iter().flat_map(|route| route.limits.all()) {
         for quota in &limit.quotas {
-            let tiers = (0..quota.tiers.len()).map(Some);
-            for tier in [None].into_iter().chain(tiers) {
+            // Without an own quota in any tier, the list is empty.
+            for tier in tiers(plan).take(1 + quota.tiers.len()) {
                 let Some(policy) = quota.policy_in(tier) else { continue };
-                let tier = tier.map(|tier| format!(" in tier {}", plan.tiers[tier]));
-                let name = format!("{}{}", policy.name(), tier.unwrap_or_default());
+                let name = format!("{}{}", policy.name(), in_tier(plan, tier));
                 // Routes share the limits that they inherit.
                 if groups.iter().any(|group| group.name == name) {
                     continue;
                 }
-                let is_bounded = limit.enforces();
-                let kinds = is_bounded.then(|| Kind::of_policy(policy)).into_iter().collect();
-                let unlimited = (!is_bounded).then(|| "it is not enforced".to_owned());
-                groups.push(Group { name, kinds, unlimited: unlimited.into_iter().collect() });
+                let unlimited = match limit.enforces() {
+                    false => vec!["it is not enforced".to_owned()],
+                    true if refunds(limit) => vec!["requests with a refund".to_owned()],
+                    true => Vec::new(),
+                };
+                let kinds = limit.enforces().then(|| Kind::of_policy(policy));
+                groups.push(Group { name, kinds: kinds.into_iter().collect(), unlimited });
             }
         }
     }
@@ -126,8 +142,13 @@ fn alone(plan: &Plan) -> Vec<Group> {
 }
 
 /// All requests together, which meet those limits that count.
-fn together(plan: &Plan, name: &str, counts: impl Fn(&LimitPlan) -> bool) -> Group {
-    let mut group = Group { name: name.to_owned(), kinds: Vec::new(), unlimited: Vec::new() };
+fn together(
+    plan: &Plan,
+    name: String,
+    tier: Option<usize>,
+    counts: impl Fn(&LimitPlan) -> bool,
+) -> Group {
+    let mut group = Group { name, kinds: Vec::new(), unlimited: Vec::new() };
     let subject = Subject { kind: SubjectKind::Ip, key: Key::from("client") };
     for route in &plan.routes {
         let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
@@ -135,11 +156,11 @@ fn together(plan: &Plan, name: &str, counts: impl Fn(&LimitPlan) -> bool) -> Gro
             let name = described(&route.name, &route.limits, api);
             let limits = Arc::new(route.limits.rules(api, plan.tiers.len()));
             let cost = |limit: &LimitPlan| {
-                // The tokens of a language model are no requests.
-                (counts(limit) && limit.usage().is_none()).then(|| limit.costs.lowest())
+                // Any number of requests may pass if their charges are refunded.
+                (counts(limit) && !refunds(limit)).then(|| limit.costs.lowest())
             };
-            let client = Ok(Some(&subject));
-            let charges = plan.charges(&route.limits, api, &limits, client, None, cost);
+            let subject = Ok(Some(&subject));
+            let charges = plan.charges(&route.limits, api, &limits, subject, tier, cost);
             let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
             if kind.policies().next().is_some() {
                 group.kinds.push(kind);
@@ -154,6 +175,11 @@ fn together(plan: &Plan, name: &str, counts: impl Fn(&LimitPlan) -> bool) -> Gro
         group.unlimited = vec!["no limit applies to all of them together".to_owned()];
     }
     group
+}
+
+/// Whether some responses refund the charge, or a part of it.
+const fn refunds(limit: &LimitPlan) -> bool {
+    limit.counts.is_some() || limit.reserve.is_some()
 }
 
 /// For example `POST /login`.
@@ -252,7 +278,10 @@ fn as_json(group: &Group, worst: &Worst) -> Value {
 }
 
 /// The largest number that each bounded policy lets through in its window: name, window and number.
-pub(crate) fn bounds(plan: &Plan, threats: Threats) -> Result<Vec<(String, Duration, u64)>, String> {
+pub(crate) fn bounds(
+    plan: &Plan,
+    threats: Threats,
+) -> Result<Vec<(String, Duration, u64)>, String> {
     let threat = threats.to(plan)?;
     let mut bounds = Vec::new();
     for group in alone(plan).into_iter().filter(|group| !group.kinds.is_empty()) {
@@ -275,7 +304,7 @@ pub(crate) fn check(
     let threat = threats.to(plan)?;
     let mut groups = match &expected.policy {
         Some(_) => alone(plan),
-        None => vec![together(plan, "one client, all its requests", |_| true)],
+        None => vec![client(plan, None)],
     };
     if let Some(policy) = &expected.policy {
         groups.retain(|group| group.name == *policy);

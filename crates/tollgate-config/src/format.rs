@@ -29,7 +29,8 @@ pub fn header_line(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 
 fn amount(text: &str) -> Result<RangeInclusive<u64>, String> {
     let number = |text: &str| {
-        text.parse::<u64>().map_err(|_| "write whole numbers, and one space between words".to_owned())
+        text.parse::<u64>()
+            .map_err(|_| "write whole numbers, and one space between words".to_owned())
     };
     if let Some(most) = text.strip_prefix("at most ") {
         return Ok(0..=number(most)?);
@@ -303,6 +304,12 @@ texts! {
 
     Hs256(text) -> Secret: "a secret of at least 32 bytes" =>
         checked(text, tollgate::key::JwtKey::hs256(text.as_bytes())).map(Secret::new);
+
+    BearerToken(text) -> Secret: "16 to 4096 visible characters without spaces" => {
+        let is_token = (16..=4096).contains(&text.len());
+        let is_token = is_token && text.bytes().all(|byte| byte.is_ascii_graphic());
+        is_token.then(|| Secret::new(text)).ok_or_else(|| "use `openssl rand -hex 16`".to_owned())
+    };
 
     SecretText(text) -> Secret: "a text" => Text::parse(text).map(Secret::new);
 }

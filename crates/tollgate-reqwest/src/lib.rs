@@ -65,7 +65,8 @@ use tollgate::{Limiter, Store};
 /// Middleware that gets a permit for each request, and learns from each response.
 ///
 /// Clones share their quotas. The permit is in the extensions of the response, as `Arc<Permit<St>>`,
-/// for example to [settle](tollgate::limiter::Permit::settle_policy) the actual cost. Under a
+/// for example to [settle](tollgate::limiter::Permit::settle_policy) the actual cost. A denial whose
+/// retry was refused has none. Under a
 /// concurrency limit, the request counts until the permit is dropped, together with the response's
 /// extensions.
 ///

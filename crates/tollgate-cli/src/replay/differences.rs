@@ -80,6 +80,11 @@ impl Differences {
         }
     }
 
+    /// How many clients have requests that only the first file denies.
+    pub(super) fn newly_denied(&self) -> u64 {
+        self.clients.values().filter(|only| only[0] > 0).count() as u64
+    }
+
     pub(crate) fn clients(&self) -> Vec<(&str, [u64; 2])> {
         let mut clients: Vec<_> =
             self.clients.iter().map(|(name, only)| (&**name, *only)).collect();

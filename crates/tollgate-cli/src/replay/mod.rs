@@ -2,6 +2,7 @@
 
 mod client_name;
 mod differences;
+mod gate;
 mod progress;
 mod recorded;
 mod replayed;
@@ -17,8 +18,10 @@ use tollgate_config::plan::{Plan, Whose};
 use tollgate_replay::Report;
 use tollgate_replay::html::{self, ClientLimit};
 
+pub use self::gate::FailIf;
 use self::recorded::ASSUMPTIONS;
 pub(crate) use self::recorded::{Decided, Recorded};
+pub(crate) use self::replayed::append;
 pub use self::replayed::{LogArgs, ReplayError};
 use self::replayed::{Replayed, replay, write_whole};
 pub use self::suggest::{SuggestArgs, run as suggest};
@@ -32,9 +35,18 @@ pub struct ReplayArgs {
     /// Another file with limits; the report lists the requests on which the two files differ
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
+    /// Exit with 1 if this is true, such as `denied_clients > 0.1%`; may be repeated
+    ///
+    /// The numbers are denied_clients, denied_requests, unreadable_lines and, with --compare,
+    /// newly_denied_clients and newly_denied_requests, which only FILE denies.
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Vec<FailIf>,
     /// The report's format
     #[arg(long, value_enum, default_value_t)]
     pub format: ReportFormat,
+    /// Also append a Markdown summary to this file, such as $GITHUB_STEP_SUMMARY
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
     /// Also write the report as an HTML file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -53,11 +65,19 @@ pub enum ReportFormat {
     Json,
 }
 
-/// Replays the log and writes the report.
+/// Replays the log and writes the report. Also returns whether it fails.
 ///
 /// # Errors
 /// See [`ReplayError`]. In this case, nothing is written.
-pub fn run(plan: Plan, other: Option<Plan>, args: &ReplayArgs) -> Result<String, ReplayError> {
+pub fn run(
+    plan: Plan,
+    other: Option<Plan>,
+    args: &ReplayArgs,
+) -> Result<(String, bool), ReplayError> {
+    if let Some(condition) = args.fail_if.iter().find(|it| it.compares() && other.is_none()) {
+        let error = format!("--fail-if '{condition}' needs another file: --compare FILE");
+        return Err(ReplayError::Plan(error));
+    }
     let limits = client_limits(&plan);
     let mut replayed = replay(plan, other, &args.log, args.top)?;
     if let Some(path) = &args.html {
@@ -67,10 +87,17 @@ pub fn run(plan: Plan, other: Option<Plan>, args: &ReplayArgs) -> Result<String,
         write_whole(path, html.as_bytes())
             .map_err(|error| ReplayError::Write { path: path.clone(), error })?;
     }
-    Ok(match args.format {
-        ReportFormat::Text => words::in_words(&replayed, args.top),
-        ReportFormat::Json => format!("{:#}\n", as_json(&mut replayed, args.top)),
-    })
+    let reasons: Vec<_> = args.fail_if.iter().filter_map(|it| it.reason(&replayed)).collect();
+    if let Some(path) = &args.summary {
+        let text = words::in_words(&replayed, args.top, &reasons);
+        let text = format!("### Replay of the access log\n\n```text\n{text}```\n\n");
+        append(path, &text).map_err(|error| ReplayError::Write { path: path.clone(), error })?;
+    }
+    let text = match args.format {
+        ReportFormat::Text => words::in_words(&replayed, args.top, &reasons),
+        ReportFormat::Json => format!("{:#}\n", as_json(&mut replayed, args.top, &reasons)),
+    };
+    Ok((text, !reasons.is_empty()))
 }
 
 fn client_limits(plan: &Plan) -> Vec<ClientLimit> {
@@ -103,7 +130,7 @@ fn client_limit(policy: &Policy) -> ClientLimit {
     ClientLimit { name, in_a_minute }
 }
 
-fn as_json(replayed: &mut Replayed, top: usize) -> Value {
+fn as_json(replayed: &mut Replayed, top: usize, reasons: &[String]) -> Value {
     let report = |report: &mut Report| {
         report.denied_clients.truncate(top);
         // A report contains only plain numbers and strings.
@@ -119,6 +146,7 @@ fn as_json(replayed: &mut Replayed, top: usize) -> Value {
     object["late"] = json!(replayed.late);
     object["exact"] = json!(replayed.report.is_exact());
     object["assumptions"] = json!(ASSUMPTIONS);
+    object["failed_conditions"] = json!(reasons);
     if let Some((other, differences)) = &mut replayed.other {
         object["compared"] = report(other);
         object["differences"] = differences.as_json();

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
+use tollgate::denial::Reason;
 use tollgate::key::{
     ClientIp, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
 };
-use tollgate::denial::Reason;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
 use tollgate_config::plan::{
@@ -163,7 +163,8 @@ impl Recorded {
         let request = Recording::new(record.at, no_limits, Charges::default()).lasting(duration);
         let mut request = Recording { client: named, replica, ..request };
         let none = Charges::default();
-        let early = |answer, refused| Decided { answer, refused, limits: no_limits, charges: &none };
+        let early =
+            |answer, refused| Decided { answer, refused, limits: no_limits, charges: &none };
         let forbid = |replay: &mut Replay, request: &Recording<'_>, status| {
             replay.forbid(request).map(|()| early(Answer::Denied, Some(status)))
         };

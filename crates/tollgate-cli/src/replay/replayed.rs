@@ -194,6 +194,12 @@ pub(super) fn read(
     Ok(records)
 }
 
+/// Appends to a file, such as the summary of a CI job.
+pub(crate) fn append(path: &Path, text: &str) -> io::Result<()> {
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+}
+
 /// Writes a file completely or not at all.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A rename would replace a device or a pipe with a file.

@@ -10,9 +10,13 @@ use tollgate_replay::{Counts, Minute, Report, Totals};
 use super::recorded::ASSUMPTIONS;
 use super::replayed::Replayed;
 
-pub(super) fn in_words(replayed: &Replayed, top: usize) -> String {
+pub(super) fn in_words(replayed: &Replayed, top: usize, reasons: &[String]) -> String {
     let mut out = String::new();
     let _ = write(&mut out, replayed, top);
+    if !reasons.is_empty() {
+        out.push_str("\nThe replay fails:\n");
+        reasons.iter().for_each(|reason| out.extend(["  ", reason, "\n"]));
+    }
     out
 }
 
@@ -200,7 +204,7 @@ fn write_totals(out: &mut String, name: &str, totals: &Totals) -> fmt::Result {
     writeln!(out)
 }
 
-struct Percent(u64, u64);
+pub(super) struct Percent(pub(super) u64, pub(super) u64);
 
 impl fmt::Display for Percent {
     #[expect(clippy::cast_precision_loss, reason = "shown to a hundredth of a percent")]

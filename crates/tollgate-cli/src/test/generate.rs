@@ -10,13 +10,13 @@ use std::time::Duration;
 use http::Method;
 use http::uri::Authority;
 use regex_syntax::hir::{Class, Hir, HirKind};
-use tollgate_proxy::path::RequestPath;
 use tollgate_config::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Parameter, PathMatch, Plan, Route,
     StorePlan, Test, Whose,
 };
 use tollgate_config::{self as config, Source};
 use tollgate_engine::PathPattern;
+use tollgate_proxy::path::RequestPath;
 
 use super::run_test;
 use crate::worst::{self, Threats};
@@ -90,7 +90,8 @@ fn tests(plan: &Plan, proxy: Option<IpAddr>) -> Result<Vec<Vec<String>>, String>
 fn passes(text: &str, plan: &Plan) -> Result<bool, String> {
     let (file, report) = config::read_tests(&Source::new("generated", text));
     let file = file.ok_or_else(|| report.to_string())?;
-    let passes = |test: &Test| match run_test(&file, test, plan, &|_: &Path| Err(ExitCode::FAILURE)) {
+    let passes = |test: &Test| match run_test(&file, test, plan, &|_: &Path| Err(ExitCode::FAILURE))
+    {
         Ok((_, failures)) => failures.is_empty(),
         Err(_) => false,
     };
@@ -129,9 +130,12 @@ fn ways(plan: &Plan) -> Vec<(&LimitPlan, Way<'_>)> {
         let mut all = Vec::new();
         for (number, api) in route.limits.apis.iter().enumerate() {
             let ApiPlan { methods, path, limit, .. } = api;
-            let method = methods.iter().next().and_then(|it| it.parse().ok()).unwrap_or(Method::GET);
+            let method =
+                methods.iter().next().and_then(|it| it.parse().ok()).unwrap_or(Method::GET);
             let way = example(path).map(|path| way(route, method, path));
-            all.extend(way.filter(|way| leads_to(plan, route, way, Some(number))).map(|it| (limit, it)));
+            all.extend(
+                way.filter(|way| leads_to(plan, route, way, Some(number))).map(|it| (limit, it)),
+            );
         }
         let paths = example(&route.path).into_iter().chain(["/", "/any"].map(str::to_owned));
         let mut free = paths.map(|path| way(route, Method::GET, path));
@@ -181,7 +185,8 @@ fn write_example(out: &mut String, expression: &Hir) -> Option<()> {
         HirKind::Empty | HirKind::Look(_) => {}
         HirKind::Literal(literal) => out.push_str(std::str::from_utf8(&literal.0).ok()?),
         HirKind::Class(Class::Unicode(class)) => {
-            let has = |letter: &char| class.iter().any(|it| (it.start()..=it.end()).contains(letter));
+            let has =
+                |letter: &char| class.iter().any(|it| (it.start()..=it.end()).contains(letter));
             out.push(('a'..='z').chain('0'..='9').chain(' '..='~').find(has)?);
         }
         HirKind::Class(Class::Bytes(_)) => return None,
@@ -217,7 +222,8 @@ impl Clients {
                 IdentitySource::Value(value) => {
                     let Parameter::Header(name) = &value.parameter else { continue };
                     let trusted = value.proxies.as_ref();
-                    let proxy = trusted.and_then(|trusted| proxies().find(|it| trusted.contains(*it)));
+                    let proxy =
+                        trusted.and_then(|trusted| proxies().find(|it| trusted.contains(*it)));
                     return Ok(Self::Header(proxy, name.to_string()));
                 }
                 IdentitySource::Ip { trusted_proxies, header, .. } => {

@@ -15,12 +15,13 @@ use tollgate_config::plan::{Expect, Plan, StorePlan, Test, TestFile};
 use tollgate_config::{self as config, Source};
 use tollgate_replay::scenario::{Expectation, Expected, Outcome, Scope, shortest};
 
-use self::report::{Failed, Report, Row, Tested};
 pub(crate) use self::generate::generate;
+use self::report::{Failed, Report, Row, Tested};
 pub(crate) use self::simulation::fleet;
 use self::simulation::{Simulation, happenings};
+use crate::replay::append;
 use crate::worst::{self, Threats};
-use crate::{Checks, WRONG, load, tell, wrong};
+use crate::{Checks, WRONG, failed, load, tell, wrong};
 
 /// The options of `tollgate test`.
 #[derive(Clone, Debug, clap::Args)]
@@ -64,7 +65,8 @@ pub fn run(args: &TestArgs) -> Result<String, ExitCode> {
     }
     loop {
         let mut seen = Vec::new();
-        let text = run_files(args, &mut seen).map_or_else(|_| String::new(), |it| written(&it, args));
+        let text =
+            run_files(args, &mut seen).map_or_else(|_| String::new(), |it| written(&it, args));
         let mut out = io::stdout();
         // Clears the screen.
         let _ = write!(out, "\x1b[2J\x1b[H{text}").and_then(|()| out.flush());
@@ -84,13 +86,10 @@ fn run_once(args: &TestArgs) -> Result<String, ExitCode> {
     let report = run_files(args, &mut Vec::new())?;
     let text = written(&report, args);
     if let Some(path) = &args.summary {
-        append(path, &report.markdown()).map_err(|error| wrong(&error))?;
+        append(path, &report.markdown())
+            .map_err(|error| wrong(&format_args!("cannot write {}: {error}", path.display())))?;
     }
-    if report.has_passed() {
-        return Ok(text);
-    }
-    let _ = io::stdout().write_all(text.as_bytes());
-    Err(ExitCode::FAILURE)
+    if report.has_passed() { Ok(text) } else { Err(failed(&text)) }
 }
 
 fn written(report: &Report, args: &TestArgs) -> String {
@@ -99,13 +98,6 @@ fn written(report: &Report, args: &TestArgs) -> String {
         TestFormat::Junit => report.junit(),
         TestFormat::Json => format!("{:#}\n", report.json()),
     }
-}
-
-/// Appends to a file, such as the summary of a CI job.
-pub(crate) fn append(path: &Path, text: &str) -> Result<(), String> {
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 /// Runs all files, and adds the names of the files that were read to `seen`.
@@ -117,11 +109,10 @@ fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCod
         let (file, report) = config::read_tests(&source);
         tell(&source, &report);
         let file = file.ok_or_else(|| ExitCode::from(WRONG))?;
-        let folder = path.parent().unwrap_or(Path::new(""));
+        let folder = path.parent().unwrap_or_else(|| Path::new(""));
         seen.push(folder.join(&file.limits));
-        let load = |limits: &Path| {
-            load(&folder.join(limits), Checks { strict: false, files: false })
-        };
+        let load =
+            |limits: &Path| load(&folder.join(limits), Checks { strict: false, files: false });
         let plan = load(&file.limits)?;
         let meant = |test: &&Test| args.only.as_ref().is_none_or(|only| test.name.contains(only));
         for test in file.tests.iter().filter(meant) {

@@ -51,7 +51,8 @@ impl Row {
             let of = |it: &Outcome| (it.arrival.sender, it.arrival.client, super::got(it));
             of(one) == of(other) && name(one) == name(other)
         };
-        let mut rows: Vec<_> = history.chunk_by(is_alike).map(|alike| Self::new(alike, requests)).collect();
+        let mut rows: Vec<_> =
+            history.chunk_by(is_alike).map(|alike| Self::new(alike, requests)).collect();
         if let Some(last) = rows.last_mut() {
             expected.clone_into(&mut last.expected);
         }
@@ -73,7 +74,11 @@ impl Row {
         let (from, to) = (at(first), at(last));
         Self {
             at: if from == to { from } else { format!("{from} to {to}") },
-            requests: if alike.len() == 1 { request } else { format!("{} × {request}", alike.len()) },
+            requests: if alike.len() == 1 {
+                request
+            } else {
+                format!("{} × {request}", alike.len())
+            },
             expected: String::new(),
             got: super::got(last),
             policy: name(last).to_owned(),
@@ -171,10 +176,8 @@ impl Report {
         );
         for Tested { file, name, time, failures, .. } in &self.tested {
             let (file, name, time) = (escaped(file), escaped(name), time.as_secs_f64());
-            let _ = write!(
-                out,
-                "  <testcase classname=\"{file}\" name=\"{name}\" time=\"{time:.6}\""
-            );
+            let _ =
+                write!(out, "  <testcase classname=\"{file}\" name=\"{name}\" time=\"{time:.6}\"");
             if failures.is_empty() {
                 out.push_str("/>\n");
                 continue;
@@ -241,7 +244,10 @@ impl Failed {
         let Self { about, expected, got, rows } = self;
         let row = |row: &Row| -> Value {
             let cells = HEADING.into_iter().zip(row.cells());
-            cells.map(|(name, cell)| (name.to_owned(), json!(cell))).collect::<serde_json::Map<_, _>>().into()
+            cells
+                .map(|(name, cell)| (name.to_owned(), json!(cell)))
+                .collect::<serde_json::Map<_, _>>()
+                .into()
         };
         let history: Vec<_> = rows.iter().map(row).collect();
         json!({ "about": about, "expected": expected, "got": got, "history": history })

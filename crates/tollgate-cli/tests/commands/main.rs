@@ -4,6 +4,7 @@
 mod cli;
 mod command_page;
 mod containers;
+mod gate;
 mod metrics;
 mod named_files;
 #[cfg(unix)]

@@ -1,6 +1,7 @@
 //! `tollgate test`, `tollgate worst` and `tollgate init --test`.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -34,11 +35,15 @@ impl Folder {
     }
 
     fn write(&self, name: &str, text: &str) {
-        fs::write(self.0.path().join(name), text).unwrap();
+        fs::write(self.file(name), text).unwrap();
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.0.path().join(name)).unwrap()
+        fs::read_to_string(self.file(name)).unwrap()
     }
 
     fn tollgate(&self, arguments: &str) -> Output {
@@ -154,9 +159,8 @@ fn expectations_are_checked() {
         ("count: 9, every: 10s", "never: {moreThan: 1, in: 20s}", Some("got 2 allowed from 0s on")),
         ("count: 6", "status: 200", Some("expected 200, got 429")),
     ] {
-        let test = format!(
-            "  - name: a\n    requests: [{{{login}, {requests}, expect: {{{expect}}}}}]\n"
-        );
+        let test =
+            format!("  - name: a\n    requests: [{{{login}, {requests}, expect: {{{expect}}}}}]\n");
         let (code, report) = folder.test(&test, "");
         match got {
             None => assert_eq!(code, Some(0), "{requests}: {report}"),
@@ -247,7 +251,9 @@ fn formats_have_the_same_results() {
 
 #[test]
 fn invalid_tests_name_their_cure() {
-    let folder = Folder::new(&LIMITS.replace("{redis: {url: 'redis://localhost:6379', localShare: 1/3}}", "memory"));
+    let folder = Folder::new(
+        &LIMITS.replace("{redis: {url: 'redis://localhost:6379', localShare: 1/3}}", "memory"),
+    );
     for (tests, cure) in [
         ("  - {name: a, requests: [{pth: /a}]}\n", "did you mean `path`?"),
         ("  - {name: a, requests: [{count: 1, for: 1s}]}\n", "exclude each other"),
@@ -281,14 +287,18 @@ fn worst_names_the_guarantees_that_allow_more() {
         rows += 1;
     }
     assert_eq!(rows, 2);
-    folder.write("limits.yaml", &LIMITS.split("  store").next().unwrap());
+    folder.write("limits.yaml", LIMITS.split("  store").next().unwrap());
     let report = folder.output("worst limits.yaml --replicas 3");
     assert!(report.contains("login: at most 15 in any 60 s (proved)"), "{report}");
     let row = report.lines().last().unwrap().split_once(": ").unwrap().1;
     assert!(guarantees.contains(row), "{row}");
-    let json: Value = serde_json::from_str(&folder.output("worst limits.yaml --format json")).unwrap();
+    let json: Value =
+        serde_json::from_str(&folder.output("worst limits.yaml --format json")).unwrap();
     assert_eq!(json["worst"][1]["name"], "login");
-    assert_eq!((&json["worst"][1]["at_most"], &json["worst"][1]["proved"]), (&5.into(), &true.into()));
+    assert_eq!(
+        (&json["worst"][1]["at_most"], &json["worst"][1]["proved"]),
+        (&5.into(), &true.into())
+    );
     let output = folder.tollgate("worst limits.yaml --failover");
     assert_eq!(output.status.code(), Some(2));
 }
@@ -297,8 +307,14 @@ fn worst_names_the_guarantees_that_allow_more() {
 fn generated_tests_use_the_identity() {
     for (identity, keys) in [
         ("", "client: 203.0.113.1, path"),
-        ("  trustedProxies: [10.0.0.0/8]\n", "client: \"10.0.0.1\", header: \"X-Forwarded-For: 203"),
-        ("  identity: {key: header, name: X-Tenant}\n  onMissingKey: deny\n", "header: \"x-tenant: client-1\""),
+        (
+            "  trustedProxies: [10.0.0.0/8]\n",
+            "client: \"10.0.0.1\", header: \"X-Forwarded-For: 203",
+        ),
+        (
+            "  identity: {key: header, name: X-Tenant}\n  onMissingKey: deny\n",
+            "header: \"x-tenant: client-1\"",
+        ),
         (
             "  identity: user\n  jwt: {secret: 0123456789abcdef0123456789abcdef}\n",
             "user: user-1, path",
@@ -314,4 +330,46 @@ fn generated_tests_use_the_identity() {
         folder.write("limits.test.yaml", &tests);
         assert!(folder.output("test limits.test.yaml").contains("4 passed"), "{tests}");
     }
+}
+
+/// The commands and the test files of docs/testing-limits.md, in their order.
+#[test]
+fn guide_works_as_written() {
+    let guide = fs::read_to_string(root().join("docs/testing-limits.md")).unwrap();
+    let folder = Folder::new("");
+    let shared = "rateLimiter:\n  target: http://localhost:3000\n  client: {limit: 100, \
+                  windowSeconds: 60}\n  store: {redis: {url: 'redis://localhost:6379'}}\n";
+    folder.write("shared.yaml", shared);
+    let line = "203.0.113.1 - - [22/Nov/2026:00:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n";
+    folder.write("access.log", line);
+    let (mut commands, mut files) = (0, 0);
+    for block in guide.split("```").skip(1).step_by(2) {
+        let (language, text) = block.split_once('\n').unwrap();
+        match language {
+            "sh" => {
+                fs::copy(folder.file("limits.yaml"), folder.file("before.yaml")).unwrap();
+                let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
+                let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+                let mut shell = Command::new("bash");
+                shell.args(["-e", "-c", text]).env("PATH", path).current_dir(folder.0.path());
+                let output = shell.output().unwrap();
+                assert!(output.status.success(), "{text}: {output:?}");
+                commands += text.lines().count();
+            }
+            "yml" => {
+                folder.write("own.test.yaml", text);
+                folder.output("test own.test.yaml");
+                files += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((commands, files), (6, 2));
+    // The failure that the guide shows.
+    let limits = folder.read("limits.yaml").replace("limit: 5\n", "limit: 6\n");
+    folder.write("limits.yaml", &limits);
+    let output = folder.tollgate("test limits.test.yaml");
+    let report = String::from_utf8(output.stdout).unwrap();
+    let shown = guide.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(report.contains(shown), "{report}");
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tollgate_core::{
     BoxFuture, Charge, Cost, Fallback, Key, Micros, NeverPending, OwnedCharge, PenaltyBlock,
     Policy, PolicyError, Receipt, Reply, Settlement, Store, StoreError, StoreExt, Timestamp,
@@ -216,14 +216,17 @@ impl Reachable {
 
     /// # Errors
     /// The store is lost.
-    fn reach(&self, call: impl FnOnce() -> Call) -> Result<MemoryStore<SetClock>, StoreError> {
+    fn reach(
+        &self,
+        call: impl FnOnce() -> Call,
+    ) -> Result<RwLockReadGuard<'_, MemoryStore<SetClock>>, StoreError> {
         if self.0.is_lost.load(Ordering::Relaxed) {
             return Err(StoreError::not_charged("simulated store", "the store is lost"));
         }
         if let Some(calls) = &self.0.calls {
             calls.lock().push((self.0.clock.now(), call()));
         }
-        Ok(self.0.store.read().clone())
+        Ok(self.0.store.read())
     }
 }
 

@@ -19,13 +19,11 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::{
-    Cost, Micros, PolicyError, Receipt, ReceiptId, Store, StoreError, Timestamp,
-};
+use tollgate_core::{Cost, Micros, PolicyError, Receipt, ReceiptId, Store, StoreError, Timestamp};
 use tollgate_engine::{self as engine, Charges, Conclusion, Limits, Rejection, Sleeping, Step};
 
-pub use self::fleet::{Fault, Fleet};
 use self::fleet::Replicas;
+pub use self::fleet::{Fault, Fleet};
 pub use self::request::{Client, Request};
 use self::tally::Tallies;
 use self::waiting::{Waiter, Woken};
@@ -460,9 +458,7 @@ impl Default for Replay {
 
 impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replay")
-            .field("requests", &self.requests)
-            .finish_non_exhaustive()
+        f.debug_struct("Replay").field("requests", &self.requests).finish_non_exhaustive()
     }
 }
 

@@ -82,7 +82,7 @@ impl Expectation {
         let all = || outcomes.iter().enumerate().filter(|(_, outcome)| is_meant(outcome));
         let allowed = || all().filter(|(_, outcome)| outcome.is_allowed);
         let denied = || all().filter(|(_, outcome)| !outcome.is_allowed);
-        let last = || all().last().map_or(0, |(at, _)| at);
+        let last = || all().next_back().map_or(0, |(at, _)| at);
         let fail = |at, got: String| Err(self.failure(at, got, false));
         match &self.expected {
             Expected::Status(status) => {
@@ -116,16 +116,17 @@ impl Expectation {
                     None => Ok(()),
                 }
             }
-            Expected::Remaining(units) => match all().last() {
-                Some((at, outcome)) if outcome.remaining != Some(*units) => {
-                    fail(at, outcome.remaining.map_or("no units".to_owned(), |it| it.to_string()))
-                }
+            Expected::Remaining(units) => match all().next_back() {
+                Some((at, outcome)) if outcome.remaining != Some(*units) => fail(
+                    at,
+                    outcome.remaining.map_or_else(|| "no units".to_owned(), |it| it.to_string()),
+                ),
                 _ => Ok(()),
             },
             Expected::RetryAfter(seconds) => match denied().next() {
                 Some((at, outcome)) if outcome.retry_seconds() != Some(*seconds) => {
                     let got = outcome.retry_seconds();
-                    fail(at, got.map_or("no Retry-After".to_owned(), |it| format!("{it}s")))
+                    fail(at, got.map_or_else(|| "no Retry-After".to_owned(), |it| format!("{it}s")))
                 }
                 None => fail(last(), NO_DENIAL.to_owned()),
                 _ => Ok(()),

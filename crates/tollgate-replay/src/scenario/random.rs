@@ -19,7 +19,7 @@ impl Random {
 
     /// Returns a number below `end`, which is at least 1.
     pub(crate) const fn below(&mut self, end: u64) -> u64 {
-        (self.next() as u128 * end as u128 >> 64) as u64
+        ((self.next() as u128 * end as u128) >> 64) as u64
     }
 
     /// Returns an exponentially distributed number with this mean.
@@ -37,7 +37,7 @@ impl Random {
                 (last, falls) = (next, falls + 1);
             }
             if falls % 2 == 0 {
-                let fraction = (first as u128 * mean as u128 >> 64) as u64;
+                let fraction = ((first as u128 * mean as u128) >> 64) as u64;
                 return whole.saturating_mul(mean).saturating_add(fraction);
             }
             whole += 1;

@@ -143,14 +143,16 @@ mod tests {
     fn senders_interleave_in_order_of_time() {
         let every = |seconds: u64| Pace::Every(Micros::new(seconds * 1_000_000));
         let schedule = Schedule::new(vec![sender(every(2), 2, 2), sender(every(1), 1, 3)], 1);
-        let expected = [(1, 0, 0), (1, 0, 1), (1, 1, 0), (2, 1, 0), (3, 0, 0), (3, 0, 1), (3, 1, 0)];
+        let expected =
+            [(1, 0, 0), (1, 0, 1), (1, 1, 0), (2, 1, 0), (3, 0, 0), (3, 0, 1), (3, 1, 0)];
         assert_eq!(times(schedule), expected);
     }
 
     #[test]
     fn duration_excludes_its_end() {
         let every = Pace::Every(SECOND);
-        let sender = Sender { duration: Some(Micros::new(3_000_000)), ..sender(every, 1, u64::MAX) };
+        let sender =
+            Sender { duration: Some(Micros::new(3_000_000)), ..sender(every, 1, u64::MAX) };
         assert_eq!(times(Schedule::new(vec![sender], 1)), [(1, 0, 0), (2, 0, 0), (3, 0, 0)]);
     }
 

@@ -14,7 +14,8 @@ pub(super) fn bound(kinds: &[Kind], span: Micros, threat: &Threat) -> Option<u64
     let of = |kind: &Kind, applied: &AppliedLimit, cost| {
         policy_bound(kind.limits.policy(applied), span, cost, threat)
     };
-    let separate = kinds.iter().map(|kind| kind.counted().filter_map(|it| of(kind, it, it.cost)).min());
+    let separate =
+        kinds.iter().map(|kind| kind.counted().filter_map(|it| of(kind, it, it.cost)).min());
     let separate = separate.sum::<Option<u64>>();
     let common = kinds.first().into_iter().flat_map(|first| {
         first.counted().filter_map(|applied| {
@@ -46,16 +47,17 @@ fn policy_bound(policy: &Policy, span: Micros, cost: Cost, threat: &Threat) -> O
         total = total.saturating_add(unused.min(if policy.queues() { one } else { u64::MAX }));
     }
     if let Some(time) = threat.store_lost {
-        total = total.saturating_add(match policy.on_store_error().unwrap_or(OnStoreError::Local) {
-            OnStoreError::Open => return None,
-            OnStoreError::Closed => 0,
-            OnStoreError::Local => {
-                let divided = (1, threat.fleet.replicas.get());
-                let (part, whole) = threat.fleet.local_share.unwrap_or(divided);
-                let local = policy.share(part, whole).unwrap_or_else(|_| policy.clone());
-                passes(&local, span.min(time), cost).saturating_mul(replicas)
-            }
-        });
+        total =
+            total.saturating_add(match policy.on_store_error().unwrap_or(OnStoreError::Local) {
+                OnStoreError::Open => return None,
+                OnStoreError::Closed => 0,
+                OnStoreError::Local => {
+                    let divided = (1, threat.fleet.replicas.get());
+                    let (part, whole) = threat.fleet.local_share.unwrap_or(divided);
+                    let local = policy.share(part, whole).unwrap_or_else(|_| policy.clone());
+                    passes(&local, span.min(time), cost).saturating_mul(replicas)
+                }
+            });
     }
     Some(total)
 }
@@ -76,7 +78,7 @@ fn passes(policy: &Policy, span: Micros, cost: Cost) -> u64 {
     let cost = cost.get().max(1);
     let times = |amount: u64, times: u64| amount.saturating_mul(times);
     // The windows that a span meets if it starts at the end of one.
-    let windows = |window: u64| (span + window - 1) / window + 1;
+    let windows = |window: u64| span.div_ceil(window) + 1;
     let refilled = u128::from(limit) * u128::from(span) / u128::from(window);
     let refilled = u64::try_from(refilled).unwrap_or(u64::MAX);
     let units = match policy.algorithm() {

@@ -132,7 +132,12 @@ impl Attempt<'_> {
         let fleet = crate::Fleet { fails_over: self.threat.failover, ..self.threat.fleet };
         let invalid = |error| StoreError::invalid("simulated store", error);
         let mut replay = Replay::with_fleet(&fleet, Bounds::default()).map_err(invalid)?;
-        let mut run = Run { replay: &mut replay, kinds: self.kinds, passes: Vec::new(), sent: HashMap::new() };
+        let mut run = Run {
+            replay: &mut replay,
+            kinds: self.kinds,
+            passes: Vec::new(),
+            sent: HashMap::new(),
+        };
         if let Some((at, kind, count)) = self.before {
             for _ in 0..count {
                 run.send(at, kind, 0)?;

@@ -101,7 +101,8 @@ fn exhaustive(kind: &Kind, limit: u64, window: u64) -> Vec<Vec<u64>> {
 }
 
 fn threat(replicas: u32, is_shared: bool) -> Threat {
-    let fleet = Fleet { replicas: NonZeroU32::new(replicas).unwrap(), is_shared, ..Fleet::default() };
+    let fleet =
+        Fleet { replicas: NonZeroU32::new(replicas).unwrap(), is_shared, ..Fleet::default() };
     Threat { fleet, ..Threat::default() }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::timeout;
 use tollgate_core::{Charge, Cost, Decision, Micros, PenaltyBlock, Store, StoreError};
 use tollgate_engine::AppliedLimit;
 
@@ -19,7 +20,7 @@ impl<St: Store> Permit<St> {
     ///   starts with a second, and doubles with each further denial.
     /// * With [`adaptive`](super::LimiterBuilder::adaptive), such a denial halves the rate, too.
     /// * If the service says that fewer units remain than here, because someone else uses them, the
-    ///   difference is charged. With several policies, this needs a quota with the policy's name, such
+    ///   difference is charged, unless calls queue. With several policies, this needs a quota with the policy's name, such
     ///   as `tokens`.
     ///
     /// Returns the pause that this response has started. A response to a call that left before the
@@ -63,7 +64,7 @@ impl<St: Store> Permit<St> {
         Ok(blocked)
     }
 
-    /// Halves the rate that this call has seen, if the service names no wait.
+    /// Halves the rate at which this call has left, if the service names no wait.
     async fn slow_down(&self, feedback: &Feedback) -> Result<(), StoreError> {
         let State { store, limits, .. } = self.state();
         let is_unnamed = feedback.is_denial() && feedback.pause().is_none();
@@ -76,9 +77,11 @@ impl<St: Store> Permit<St> {
         let excess = Cost::new(peek.decisions()[0].remaining.saturating_sub(half));
         if excess > Cost::ZERO {
             // Only if this leaves half: another process may have halved it meanwhile.
-            store.decide(&[Charge { cost: excess, ..charge }.leaving(Cost::new(half))]).await?;
-            let policy = limits.policy(bucket).name();
-            tracing::info!(target: "tollgate", policy, permille = half, "lowered the rate");
+            let lowering = Charge { cost: excess, ..charge }.leaving(Cost::new(half));
+            if store.decide(&[lowering]).await?.is_admitted() {
+                let policy = limits.policy(bucket).name();
+                tracing::info!(target: "tollgate", policy, permille = half, "lowered the rate");
+            }
         }
         Ok(())
     }
@@ -124,34 +127,49 @@ impl<St: Store> Permit<St> {
 
     /// Decides what to do with the call's turn. If the call has queued, asks the store what has
     /// changed meanwhile.
-    pub(super) async fn turn(&self, has_queued: bool) -> Turn {
-        let State { store, limits, face, .. } = self.state();
-        let (pause, bucket) = (self.pause(), self.state().rate(&self.decided));
-        let mut remaining = bucket.map(|bucket| bucket.decision.remaining);
-        if has_queued {
-            let looks = [pause, bucket].into_iter().flatten();
-            let looks: SmallVec<[_; 2]> =
-                looks.map(|it| Charge { queue: None, ..limits.charge(it) }.dry()).collect();
-            if looks.is_empty() {
-                return Turn::Used;
-            }
-            let Ok(verdict) = store.decide(&looks).await else { return Turn::Used };
-            let mut decisions = verdict.decisions().iter();
-            if pause.and_then(|_| decisions.next()).is_some_and(Decision::denies) {
-                return Turn::Paused;
-            }
-            remaining = bucket.and_then(|_| decisions.next()).map(|now| now.remaining);
+    pub(super) async fn turn(&mut self, has_queued: bool) -> Turn {
+        if has_queued && self.look().await {
+            return Turn::Paused;
         }
-        match (&face.rate, bucket, remaining) {
-            (Some(rate), Some(bucket), Some(remaining))
-                if !rate.uses_turn(&bucket.key, remaining) =>
+        match (&self.state().face.rate, self.state().rate(&self.decided)) {
+            (Some(rate), Some(bucket))
+                if !rate.uses_turn(&bucket.key, bucket.decision.remaining) =>
             {
                 Turn::Unused
             }
             _ => Turn::Used,
         }
     }
+
+    /// Updates the rate, and returns whether the key is paused. Without a reply in time, nothing has
+    /// changed, because a late departure may be too close to the next ones.
+    async fn look(&mut self) -> bool {
+        let State { store, limits, .. } = self.state();
+        let (pause, bucket) = (self.pause(), self.state().rate(&self.decided));
+        let looks = [pause, bucket].into_iter().flatten();
+        let looks: SmallVec<[_; 2]> =
+            looks.map(|it| Charge { queue: None, ..limits.charge(it) }.dry()).collect();
+        if looks.is_empty() {
+            return false;
+        }
+        let reply = store.decide(&looks);
+        drop(looks);
+        let Ok(Ok(verdict)) = timeout(LONGEST_LOOK, reply).await else { return false };
+        let mut decisions = verdict.decisions().iter();
+        let is_paused = pause.and_then(|_| decisions.next()).is_some_and(Decision::denies);
+        let seen = bucket.map(|bucket| bucket.limit).zip(decisions.next().copied());
+        if let Some((number, now)) = seen {
+            let mut charges = self.decided.charges.iter_mut();
+            if let Some(bucket) = charges.find(|it| it.limit == number) {
+                bucket.decision = now;
+            }
+        }
+        is_paused
+    }
 }
+
+/// How late a call may leave because it asks what has changed.
+const LONGEST_LOOK: Duration = Duration::from_millis(250);
 
 /// What a call does with its turn.
 pub(super) enum Turn {
@@ -163,8 +181,8 @@ pub(super) enum Turn {
     Unused,
 }
 
-/// The limit and the remaining units that the service states for a policy: in the quota with the policy's name or, for the only
-/// policy, in the quota without a name or in the only quota.
+/// The limit and the remaining units that the service states for a policy: in the quota with the
+/// policy's name or, for the only policy, in the quota without a name or in the only quota.
 fn units_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<(Option<u64>, u64)> {
     let named = |name: &str| quotas.iter().find(|quota| quota.name() == name);
     let only = || if let [only] = quotas { Some(only) } else { None };

@@ -22,7 +22,7 @@ const FULL: u64 = 1_000;
 /// A sixteenth.
 const LEAST: u64 = FULL / 16;
 
-/// Turns of further keys are all used.
+/// Further keys take the place of all others.
 const MAX_KEYS: usize = 10_000;
 
 impl Rate {
@@ -44,13 +44,11 @@ impl Rate {
             lowered.remove(key);
             return true;
         }
-        if !lowered.contains_key(key) {
-            if lowered.len() >= MAX_KEYS {
-                return true;
-            }
-            lowered.insert(key.clone(), 0);
+        if lowered.len() >= MAX_KEYS && !lowered.contains_key(key) {
+            // A key loses less than a turn.
+            lowered.clear();
         }
-        let Some(credit) = lowered.get_mut(key) else { return true };
+        let credit = lowered.entry(key.clone()).or_insert(0);
         *credit += remaining.max(LEAST);
         let is_used = *credit >= FULL;
         if is_used {

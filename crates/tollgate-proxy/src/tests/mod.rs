@@ -18,6 +18,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::time::timeout;
 
 use crate::path::PathRules;
 use crate::settings::{
@@ -104,8 +105,9 @@ impl Proxy {
 
 async fn rest_of(stream: &mut DuplexStream) -> String {
     let mut bytes = Vec::new();
-    let _ = stream.read_to_end(&mut bytes).await;
-    String::from_utf8(bytes).unwrap()
+    let ended = timeout(100 * IDLE, stream.read_to_end(&mut bytes)).await;
+    let _ = ended.expect("the connection is still open");
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 async fn answer(

@@ -52,7 +52,7 @@ async fn unread_stream_is_reset() {
             let other = client.send_request(request, true).unwrap().0.await.unwrap();
             assert_eq!(other.status(), 200);
             // The test never releases capacity, so the stream is reset once its window is full.
-            match tokio::time::timeout(IDLE / 4, unread.data()).await {
+            match timeout(IDLE / 4, unread.data()).await {
                 Ok(Some(Err(error))) => break error,
                 Ok(data) => assert!(data.is_some(), "the response is incomplete"),
                 Err(_) => assert!(started.elapsed() < 3 * IDLE, "the stream is still open"),

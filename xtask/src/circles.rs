@@ -41,10 +41,10 @@ const EXCEPTIONS: [Exception; 1] = [
     Exception {
         package: "tollgate-redis",
         files: &[
-            "combiner/call.rs",
-            "combiner/lane.rs",
-            "combiner/redirect.rs",
-            "combiner/submit.rs",
+            "calls/combiner/call.rs",
+            "calls/combiner/lane.rs",
+            "calls/combiner/redirect.rs",
+            "calls/combiner/submit.rs",
         ],
     },
 ];

@@ -194,7 +194,7 @@ pub(super) fn read(
     Ok(records)
 }
 
-/// Appends to a file, such as the summary of a CI job.
+/// Appends to a file, such as a CI job's summary.
 pub(crate) fn append(path: &Path, text: &str) -> io::Result<()> {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))

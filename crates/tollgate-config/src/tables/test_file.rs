@@ -21,7 +21,7 @@ section! {
 
     /// Requests with expectations, or a bound for all possible requests.
     values Test = "tests[]" either [requests worst] [expect worst] [faults worst] {
-        /// What the test shows, in a sentence.
+        /// The behaviour that the test shows.
         required name: format::Text,
         /// The number of gateways. Default: the file's `replicas`.
         optional replicas: Replicas,

@@ -90,8 +90,8 @@ local function is_fresh(rule, state, now)
   return head == #state.strikes and level == 0
 end
 
--- Only a block without a length (past 2^53 - 1) makes the next one longer. A running block never
--- becomes shorter.
+-- A block without a length (past 2^53 - 1) makes the next one longer, and a block with a length counts
+-- as the first without one. A running block never becomes shorter.
 local function block(rule, state, length, known_at, now)
   local is_old_news = state.last_seen >= known_at and not is_fresh(rule, state, now)
   local settled = settle_down(refresh(rule, state, now))

@@ -41,7 +41,7 @@ pub(super) struct PolicyStatus {
 }
 
 impl PolicyStatus {
-    /// Adds what waits, and what a called service has said.
+    /// Adds the waiting calls, the pause and the called service's quota.
     pub(super) fn add(&mut self, observed: &ObservedPolicy) {
         self.waiting += observed.waiting();
         self.pause = self.pause.take().or_else(|| observed.pause().map(Into::into));
@@ -256,13 +256,7 @@ pub(super) struct Settled {
 
 impl From<Settlement> for Settled {
     fn from(settlement: Settlement) -> Self {
-        let (settlement, units) = match settlement {
-            Settlement::Returned { units } => ("returned", units),
-            Settlement::Charged { units } => ("charged", units),
-            Settlement::Repeated => ("repeated", 0),
-            Settlement::Lapsed => ("lapsed", 0),
-        };
-        Self { settlement, units }
+        Self { settlement: settlement.name(), units: settlement.units() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Access control: hosts, sites and the token.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -61,30 +62,44 @@ impl Guard {
     }
 
     pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let known = match (values.next(), values.next()) {
-            (Some(value), None) => {
-                let value = value.as_bytes();
-                let (scheme, token) = value.split_at_checked(7).unwrap_or_default();
-                scheme.eq_ignore_ascii_case(b"bearer ") && self.token.is(token.trim_ascii())
-            }
-            _ => false,
-        };
-        if known { Ok(()) } else { Err(Problem::unauthorized()) }
+        if self.token.is_in(headers) { Ok(()) } else { Err(Problem::unauthorized()) }
     }
 }
 
-/// The token's digest. Comparing digests does not reveal the token's length.
-pub(super) struct Token([u8; 32]);
+/// A bearer token: its digest, because comparing digests does not reveal the token's length.
+pub struct Token([u8; 32]);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
 
 impl Token {
-    pub(super) fn new(token: &str) -> Result<Self, AdminError> {
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// [`AdminError::WeakToken`]: it has fewer than 16 characters, or spaces.
+    pub fn new(token: &str) -> Result<Self, AdminError> {
         let is_sound =
             (16..=4096).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_sound {
             return Err(AdminError::WeakToken);
         }
         Ok(Self(Sha256::digest(token).into()))
+    }
+
+    /// Whether the only `Authorization` header contains this token.
+    pub fn is_in(&self, headers: &HeaderMap) -> bool {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        match (values.next(), values.next()) {
+            (Some(value), None) => {
+                let value = value.as_bytes();
+                let (scheme, token) = value.split_at_checked(7).unwrap_or_default();
+                scheme.eq_ignore_ascii_case(b"bearer ") && self.is(token.trim_ascii())
+            }
+            _ => false,
+        }
     }
 
     fn is(&self, token: &[u8]) -> bool {

@@ -67,11 +67,12 @@ use tollgate::key::{SubjectFormat, SubjectFormatter};
 use tollgate::observe::{Inspect, LayerHandle, Origin};
 use tollgate::{Limiter, RateLimitLayer};
 
-use guard::{Guard, Hosts, Token};
+use guard::{Guard, Hosts};
 use peers::Peers;
 use state::{AdminContext, Ending, Layers, Render, State, Streams};
 
 pub use error::AdminError;
+pub use guard::Token;
 
 /// Builds the admin router; see the [crate](self).
 #[derive(Debug)]

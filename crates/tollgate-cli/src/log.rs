@@ -26,7 +26,7 @@ pub(crate) fn start(plan: &LogPlan, tracing: &Tracing) -> Result<(), String> {
     let subscriber = Registry::default().with(lines.with_filter(filter));
     #[cfg(feature = "otlp")]
     if let Some(export) = tracing.export() {
-        subscriber.with(tollgate_gateway::trace::decisions(export)).init();
+        subscriber.with(tollgate_gateway::trace::layer(export)).init();
         return Ok(());
     }
     let _ = tracing;

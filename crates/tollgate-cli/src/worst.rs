@@ -84,14 +84,14 @@ struct Group {
 }
 
 impl Group {
-    /// The longest window of its policies.
+    /// Its policies' longest window.
     fn window(&self) -> Micros {
         let policies = self.kinds.iter().flat_map(Kind::policies);
         policies.map(Policy::window).max().unwrap_or_default()
     }
 }
 
-/// Each policy alone, the requests of one client, and the requests of all clients.
+/// Each policy alone, a single client's requests, and all clients' requests.
 fn groups(plan: &Plan) -> Vec<Group> {
     let mut groups = alone(plan);
     groups.extend(tiers(plan).map(|tier| client(plan, tier)));
@@ -192,7 +192,7 @@ fn described(route: &str, limits: &RouteLimits, api: Option<usize>) -> String {
     }
 }
 
-/// Searches the most requests of each policy, of a client, and of all clients.
+/// Searches the most requests for each policy, for a client, and for all clients.
 pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
     let WorstArgs { window, replicas, redis_down, failover, format } = args;
     let threats = Threats { replicas: *replicas, store_lost: *redis_down, failover: *failover };
@@ -237,7 +237,7 @@ fn in_words(group: &Group, worst: &Worst) -> String {
     }
 }
 
-/// When which requests of a schedule arrive.
+/// A schedule's requests, with their times.
 fn lines(kinds: &[Kind], schedule: &[Burst]) -> Vec<[String; 2]> {
     let has_replicas = schedule.iter().any(|burst| burst.replica + burst.replicas > 1);
     let line = |burst: &Burst| {
@@ -292,7 +292,7 @@ pub(crate) fn bounds(
     Ok(bounds)
 }
 
-/// Checks the bound of a test.
+/// Checks a test's bound.
 ///
 /// # Errors
 /// The limits have no such policy, or cannot have these faults.

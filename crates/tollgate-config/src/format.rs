@@ -305,6 +305,12 @@ texts! {
     Hs256(text) -> Secret: "a secret of at least 32 bytes" =>
         checked(text, tollgate::key::JwtKey::hs256(text.as_bytes())).map(Secret::new);
 
+    BearerToken(text) -> Secret: "16 to 4096 visible characters without spaces" => {
+        let is_token = (16..=4096).contains(&text.len());
+        let is_token = is_token && text.bytes().all(|byte| byte.is_ascii_graphic());
+        is_token.then(|| Secret::new(text)).ok_or_else(|| "use `openssl rand -hex 16`".to_owned())
+    };
+
     SecretText(text) -> Secret: "a text" => Text::parse(text).map(Secret::new);
 }
 

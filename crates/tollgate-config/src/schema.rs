@@ -10,7 +10,7 @@ pub fn schema() -> Value {
     document(tables::root(), "Configuration of the Tollgate gateway")
 }
 
-/// The schema of a test file.
+/// A test file's schema.
 pub fn test_schema() -> Value {
     document(tables::test_file(), "Tests of rate limits")
 }

@@ -239,6 +239,26 @@ pub enum Settlement {
     Lapsed,
 }
 
+impl Settlement {
+    /// Returns the name in logs and interfaces, such as `returned`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Returned { .. } => "returned",
+            Self::Charged { .. } => "charged",
+            Self::Repeated => "repeated",
+            Self::Lapsed => "lapsed",
+        }
+    }
+
+    /// Returns the units that were refunded or charged.
+    pub const fn units(self) -> u64 {
+        match self {
+            Self::Returned { units } | Self::Charged { units } => units,
+            Self::Repeated | Self::Lapsed => 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

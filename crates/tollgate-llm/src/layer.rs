@@ -1,7 +1,5 @@
 //! Budgets around an axum router that forwards requests to models.
 
-mod metered;
-
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +7,6 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, to_bytes};
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use tollgate::denial::{Denial, Reason};
@@ -21,8 +18,7 @@ use tollgate::{Costs, Limit, Policy, RateLimitLayer, Store};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use self::metered::{Bill, MeteredBody};
-use crate::{Api, Call, Model, Models, OutputHistory, Usage};
+use crate::{Call, Meter, Model, Models, OutputHistory, Usage, Watch, WatchedBody, error_response};
 
 /// A layer with budgets in requests, tokens and money, around an axum router that forwards requests
 /// to models (feature `axum`).
@@ -151,17 +147,8 @@ fn denied(denial: &Denial<'_>) -> Response<Bytes> {
     };
     let path = denial.request().map_or("", |head| head.uri.path());
     let policy = denial.policies().first().copied();
-    let mut response = error(path, status, policy, &denial.detail());
+    let mut response = error_response(path, status, policy, &denial.detail());
     denial.write_headers(response.headers_mut());
-    response
-}
-
-fn error(path: &str, status: StatusCode, policy: Option<&str>, message: &str) -> Response<Bytes> {
-    let body = Api::of_path(path).error(status.as_u16(), policy, message);
-    let mut response = Response::new(Bytes::from(body));
-    *response.status_mut() = status;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
     response
 }
 
@@ -215,7 +202,7 @@ where
 
 impl Budget {
     /// Adds the [`Call`] to a request, or returns an error response.
-    async fn read(&self, request: Request<Body>) -> Result<Request<Body>, Response<Bytes>> {
+    async fn read(&self, request: Request<Body>) -> Result<Request<Body>, Box<Response<Bytes>>> {
         // The limits deny a request without a key, so its body is not read.
         let Ok(Some(subject)) = self.key.subject(&RequestHead::of(&request)) else {
             return Ok(request);
@@ -225,23 +212,14 @@ impl Budget {
         }
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path();
-        let refuse = |status, message: &str| error(path, status, None, message);
-        let coding = parts.headers.get(CONTENT_ENCODING);
-        if coding.is_some_and(|coding| coding != "identity") {
-            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            return Err(refuse(status, "Send the request without a content coding."));
-        }
+        Call::check_coding(path, &parts.headers)?;
         let is_long = body.size_hint().lower() > self.max_body as u64;
         let body = if is_long { None } else { to_bytes(body, self.max_body).await.ok() };
         let body = body.ok_or_else(|| {
-            refuse(StatusCode::PAYLOAD_TOO_LARGE, "The request is too large, or it is incomplete.")
+            let what = "The request is too large, or it is incomplete.";
+            Box::new(error_response(path, StatusCode::PAYLOAD_TOO_LARGE, None, what))
         })?;
-        let (call, changed) = Call::parse(path, &body, &self.models)
-            .map_err(|error| refuse(StatusCode::BAD_REQUEST, &format!("{error}.")))?;
-        let body = changed.map_or(body, Bytes::from);
-        parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        // A compressed response does not show its usage.
-        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let (call, body) = Call::read(path, &mut parts.headers, body, &self.models)?;
         parts.extensions.insert(call.learning(&self.history, &subject.key));
         Ok(Request::from_parts(parts, Body::from(body)))
     }
@@ -282,23 +260,50 @@ where
                 bill.reservation.settle(0);
                 return Ok(response);
             }
-            let coding = response.headers().get(CONTENT_ENCODING);
-            let is_coded = coding.is_some_and(|coding| coding != "identity");
-            let is_accepted = response.status() == StatusCode::ACCEPTED;
-            if is_coded || is_accepted || response.body().is_end_stream() {
+            bill.meter = call.meter_response(&mut response);
+            if bill.meter.is_none() {
                 // The estimate remains charged.
-                drop(bill.meter.take());
                 return Ok(response);
             }
-            let content_type = response.headers().get(CONTENT_TYPE);
-            let content_type = content_type.and_then(|value| value.to_str().ok());
-            let meter = call.meter(content_type.unwrap_or_default());
-            if meter.shortens() {
-                response.headers_mut().remove(CONTENT_LENGTH);
-            }
-            bill.meter = Some(meter);
-            Ok(response.map(|body| Body::new(MeteredBody::new(body, bill))))
+            Ok(response.map(|body| Body::new(WatchedBody::new(body).watched_by(Box::new(bill)))))
         })
+    }
+}
+
+/// Settles when it is dropped.
+struct Bill {
+    /// `None` if the response does not show its usage.
+    meter: Option<Meter>,
+    reservation: Reservation,
+    shared: Arc<Budget>,
+}
+
+impl Watch for Bill {
+    fn data(&mut self, data: Bytes) -> Bytes {
+        match &mut self.meter {
+            Some(meter) => meter.data(data),
+            None => data,
+        }
+    }
+
+    fn rest(&mut self, is_complete: bool) -> Bytes {
+        self.meter.as_mut().map_or_else(Bytes::new, |meter| meter.rest(is_complete))
+    }
+
+    fn shortens(&self) -> bool {
+        self.meter.as_ref().is_some_and(Meter::shortens)
+    }
+}
+
+impl Drop for Bill {
+    fn drop(&mut self) {
+        let Some(meter) = &self.meter else { return };
+        if let Some(tokens) = &self.shared.tokens {
+            self.reservation.settle_policy(tokens, meter.usage().total());
+        }
+        if let Some(money) = &self.shared.money {
+            self.reservation.settle_policy(money, meter.price());
+        }
     }
 }
 

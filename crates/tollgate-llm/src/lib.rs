@@ -2,8 +2,9 @@
 //!
 //! A service that forwards requests to a model needs three numbers: an estimate of the tokens before
 //! the request, the actual tokens after the response, and their price. This crate reads them from
-//! bytes. Without features it contains no I/O, HTTP or logging. With the feature `axum`, the layer
-//! `LlmBudget` applies them around a router.
+//! bytes. Without features it contains no I/O, HTTP or logging. With the feature `http`, it reads
+//! requests and watches bodies of any framework. With `axum`, the layer `LlmBudget` applies all of it
+//! around a router.
 //!
 //! ```
 //! use tollgate_llm::{DOLLAR, Model, Models, Price, Request, UsageReader};
@@ -74,6 +75,8 @@ mod call;
 mod filter;
 #[cfg(feature = "axum")]
 mod layer;
+#[cfg(feature = "http")]
+mod message;
 mod model;
 mod name;
 mod output;
@@ -87,6 +90,8 @@ pub use call::{Call, Meter};
 pub use filter::UsageEventFilter;
 #[cfg(feature = "axum")]
 pub use layer::{LlmBudget, LlmBudgetBuilder, LlmService};
+#[cfg(feature = "http")]
+pub use message::{Watch, WatchedBody, error_response};
 pub use model::{DOLLAR, Model, Models, Price};
 pub use output::OutputHistory;
 pub use reader::UsageReader;

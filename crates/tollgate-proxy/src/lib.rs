@@ -3,16 +3,16 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`settings`] | where and how requests are forwarded, as plain data |
+//! | [`settings`] | plain data about where and how requests are forwarded |
 //! | [`edits`], [`header_names`] | configured changes to headers, and headers that no file may change |
 //! | [`path`] | normalizes paths, and finds their other readings |
 //! | `head` | checks a request's head before routes and limits read it, and changes headers and URLs on the way |
 //! | `flow` | bounds the body bytes that wait to be sent |
 //! | `body` | passes bodies on piece by piece, with limits on their size and pauses |
 //! | `upstream` | selects a server, sends the request over a pooled connection, and returns the response |
-//! | `client` | serves a client's connection, and closes it in time |
+//! | `client` | serves a client's connection, and closes it after its time limits |
 //!
-//! The last five need the feature `server`. Without it, the crate has no clock, I/O or runtime, so a
+//! The last five need the feature `server`. Otherwise, the crate has no clock, I/O or runtime, so a
 //! configuration can contain its settings.
 
 #![expect(missing_docs, reason = "a part of the gateway, and not a library for other programs")]

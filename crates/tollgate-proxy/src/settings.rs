@@ -1,4 +1,4 @@
-//! Where and how requests are forwarded, as plain data.
+//! Plain data about where and how requests are forwarded.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -98,13 +98,13 @@ impl Connections {
     }
 }
 
-/// The time limits of a request.
+/// A request's time limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// From the last byte of the request, once there is a connection, until the head of the
     /// upstream's response.
     pub response: Duration,
-    /// Between two pieces of a body, in either direction.
+    /// Between two body pieces, in either direction.
     pub body: Duration,
     /// Without a byte in either direction on an upgraded connection.
     pub tunnel: Duration,

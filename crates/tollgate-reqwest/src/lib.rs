@@ -65,9 +65,9 @@ use tollgate::{Limiter, Store};
 /// Middleware that gets a permit for each request, and learns from each response.
 ///
 /// Clones share their quotas. The permit is in the extensions of the response, as `Arc<Permit<St>>`,
-/// for example to [settle](tollgate::limiter::Permit::settle_policy) the actual cost. Under a
-/// concurrency limit, the request counts until the permit is dropped, together with the response's
-/// extensions.
+/// for example to [settle](tollgate::limiter::Permit::settle_policy) the actual cost. If a
+/// denial's retry was refused, the response has no permit. Under a concurrency limit, the request
+/// counts until the permit is dropped, together with the response's extensions.
 ///
 /// If no connection can be made, the charge is refunded. Otherwise a request costs its units even if
 /// it fails, because the service may have counted it.

@@ -17,7 +17,7 @@
 //! when the test itself is killed. No call needs an async runtime except [`until_async`], and
 //! servers keep running while a test blocks its runtime.
 //!
-//! An error of a Redis server means that a test has failed, so most functions panic with a message.
+//! A Redis server's error means that a test has failed, so most functions panic with a message.
 //! `cargo xtask up` prints the errors of a [`Set`], so these are one-line [`Failure`]s. It needs
 //! only the programs, so it does without the default feature `faults`.
 #![cfg(unix)]

@@ -10,7 +10,7 @@
 //! | `log.rs` | a full sliding window log |
 //! | `overload.rs` | more requests than Redis can answer; has its own page |
 //! | `over_http.rs` | servers that decide in Redis |
-//! | `queues.rs` | calls that wait in one order, beside other clients |
+//! | `queues.rs` | calls in one queue, compared with other clients |
 //! | `settings.rs` | Redis with TLS, persistence or a replica |
 //! | `sides.rs`, `scripts.rs`, `peers.rs` | the limiters: Tollgate, custom scripts, peers |
 //! | `turns.rs`, `load.rs`, `server.rs` | turns, the load in a turn, and the Redis server |

@@ -1,4 +1,4 @@
-//! Calls that wait in one order for all processes, beside the queues of other clients.
+//! Calls that all processes queue in one order, compared with other clients' queues.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ const TASKS: usize = 32;
 /// Nearly all calls get an instant in the future.
 const LONG: Duration = Duration::from_secs(10 * 3_600);
 
-/// The calls of a client in another process.
+/// How many calls another limiter's process makes.
 const CALLS: u32 = 10_000;
 
 const OURS: &str = "Tollgate, a script each";

@@ -21,7 +21,7 @@ use tollgate_proxy::path::RequestPath;
 use super::run_test;
 use crate::worst::{self, Threats};
 
-/// Writes tests that the file passes now, so that a change with another effect fails.
+/// Writes tests that the file passes now and that fail after a change with another effect.
 ///
 /// A test that the file does not pass becomes a comment.
 pub(crate) fn generate(file: &Path, plan: &Plan, proxy: Option<IpAddr>) -> Result<String, String> {
@@ -123,7 +123,7 @@ impl fmt::Display for Way<'_> {
     }
 }
 
-/// Each limit once, with a request that meets it.
+/// Each limit a single time, with a request that meets it.
 fn ways(plan: &Plan) -> Vec<(&LimitPlan, Way<'_>)> {
     let mut ways: Vec<(&LimitPlan, Way<'_>)> = Vec::new();
     for route in &plan.routes {
@@ -155,7 +155,7 @@ fn way(route: &Route, method: Method, path: String) -> Way<'_> {
     Way { host: route.host.as_deref(), method, path }
 }
 
-/// Whether a request goes to a route and meets its limits, and those of this api.
+/// Whether a request reaches this route and meets its limits and this api's limits.
 fn leads_to(plan: &Plan, route: &Route, way: &Way<'_>, api: Option<usize>) -> bool {
     let host = way.host.and_then(|host| host.parse::<Authority>().ok());
     let found = plan.route(host.as_ref(), &way.path).ok().flatten();
@@ -262,7 +262,7 @@ impl Clients {
         }
     }
 
-    /// The keys of one request by each of as many clients.
+    /// The keys for a request by each of as many clients.
     fn many(&self, clients: u64) -> String {
         match self {
             Self::Address => format!("client: 198.18.0.1, clients: {clients}"),
@@ -329,7 +329,7 @@ fn exempt_test(plan: &Plan, exempt: &PathMatch, clients: &Clients) -> Option<Str
 /// More requests in a test would take too long.
 const MOST: u64 = 9_999;
 
-/// Text in quotes, as in JSON, which YAML contains.
+/// Text in JSON's quotes, which are also valid YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

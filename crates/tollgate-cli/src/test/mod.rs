@@ -136,7 +136,7 @@ fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCod
 /// Why a test does not fit the limits, or the exit code if a file is invalid.
 pub(crate) type TestError = Result<String, ExitCode>;
 
-/// Returns how many requests were simulated, and what was not as expected.
+/// Returns how many requests were simulated, and the failed expectations.
 fn run_test(
     file: &TestFile,
     test: &Test,
@@ -183,7 +183,7 @@ fn run_test(
     Ok((outcomes.len(), failures))
 }
 
-/// The expectations of a test, those of single requests first.
+/// A test's expectations. The expectations of single senders are first.
 fn expectations(test: &Test) -> Vec<Expectation> {
     let mut all = Vec::new();
     let requests = test.requests.iter().flatten();

@@ -1,4 +1,4 @@
-//! The results of tests: as text, as Markdown, for JUnit and as JSON.
+//! Test results as text, Markdown, JUnit's XML and JSON.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) struct Failed {
 pub(crate) struct Row {
     pub(crate) at: String,
     pub(crate) requests: String,
-    /// What is expected of the last request.
+    /// The last request's expected outcome.
     pub(crate) expected: String,
     pub(crate) got: String,
     pub(crate) policy: String,

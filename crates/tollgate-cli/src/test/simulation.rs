@@ -32,7 +32,7 @@ pub(super) enum Happening {
     Reload(Box<Plan>),
 }
 
-/// The processes of a plan.
+/// A plan's processes.
 pub(crate) fn fleet(plan: &Plan, replicas: NonZeroU32) -> Fleet {
     let (is_shared, local_share) = match &plan.store {
         StorePlan::Memory(_) => (false, None),
@@ -79,7 +79,7 @@ pub(super) fn happenings(
     Ok(all)
 }
 
-/// Where requests come from: a schedule, or a part of a history.
+/// The source for requests: a schedule, or part of an earlier history.
 enum Source<'a> {
     Schedule(Schedule),
     History(std::iter::Peekable<std::slice::Iter<'a, Arrival>>),
@@ -116,7 +116,7 @@ impl Simulation<'_> {
         self.simulate(Source::Schedule(Schedule::new(senders, self.seed)))
     }
 
-    /// Runs these of its requests.
+    /// Runs only these requests.
     pub(super) fn rerun(&self, history: &[Arrival]) -> Result<Vec<Outcome>, String> {
         self.simulate(Source::History(history.iter().peekable()))
     }
@@ -209,7 +209,7 @@ impl Simulation<'_> {
     }
 }
 
-/// The status of a request that still waits.
+/// The status while a request still waits.
 const WAITS: u16 = 0;
 
 fn sender(requests: &Requests) -> Sender {
@@ -224,7 +224,7 @@ fn sender(requests: &Requests) -> Sender {
     Sender { at: (*at).into(), clients: *clients, count, duration, pace }
 }
 
-/// The address of a client, from the first client's on.
+/// A client's address. Addresses follow each other from the first client's address on.
 pub(super) fn address(first: IpAddr, client: u32) -> IpAddr {
     match first {
         IpAddr::V4(address) => IpAddr::V4(u32::from(address).wrapping_add(client).into()),
@@ -241,7 +241,7 @@ pub(super) fn fill(text: &str, client: u32) -> Cow<'_, str> {
     }
 }
 
-/// What a client sees of a decision. `status` is that of the target's answers.
+/// Returns the outcome that a client sees. `status` is the status of the target's answers.
 fn outcome_of(
     arrival: Arrival,
     answer: Answer,

@@ -1,4 +1,4 @@
-//! A chunked body that is not read. `src/tests/chunks.rs` in tollgate-proxy has the others.
+//! A chunked body that is not read. `src/tests/chunks.rs` in tollgate-proxy tests other bodies.
 
 use crate::support::{Gateway, RawClient, RawUpstream, exchange};
 

@@ -1,4 +1,5 @@
-//! HTTP/1 clients that close their side early, send large heads, or speak an old version.
+//! HTTP/1 clients that close their side early or send large heads. `src/tests/http1.rs` in
+//! tollgate-proxy has lengths and old versions.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -92,16 +93,6 @@ async fn disconnected_client_is_given_up() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn half_closed_upload_is_incomplete() {
-    let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&upstream.target());
-    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell";
-    let answer = read(half_closing(gateway.address, head));
-    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    assert!(answer.contains("request-broken-off"), "{answer}");
-}
-
 /// Sends a head with this size, in a single piece or in two pieces.
 async fn send_head(gateway: &Gateway, client: &Client, size: usize, is_whole: bool) -> String {
     let (start, end) = ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Long: ", "\r\n\r\n");
@@ -128,67 +119,6 @@ async fn head_limit_does_not_depend_on_pieces() {
             assert!(answer.starts_with(&expected), "{kib} KiB, {is_whole}: {answer:.300}");
         }
     }
-}
-
-#[test]
-fn not_modified_keeps_its_length() {
-    let upstream =
-        RawUpstream::answering("HTTP/1.1 304 Not Modified\r\nContent-Length: 72\r\n\r\n");
-    let gateway = Gateway::start(&upstream.target());
-    let request =
-        |connection: &str| format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {connection}\r\n\r\n");
-    let answer = exchange(gateway.address, &(request("keep-alive") + &request("close")));
-    assert_eq!(answer.matches("HTTP/1.1 304 Not Modified\r\n").count(), 2, "{answer}");
-    assert_eq!(answer.matches("content-length: 72\r\n").count(), 2, "{answer}");
-    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
-}
-
-#[test]
-fn invalid_length_of_not_modified_is_dropped() {
-    for lengths in ["x", "1, 2", "-1", "1\r\nContent-Length: 2"] {
-        let answer = format!("HTTP/1.1 304 Not Modified\r\nContent-Length: {lengths}\r\n\r\n");
-        let upstream = RawUpstream::answering(answer.leak());
-        let gateway = Gateway::start(&upstream.target());
-        let answer =
-            exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        assert!(!answer.to_ascii_lowercase().contains("content-length: 1\r\n"), "{answer}");
-        assert!(!answer.contains("HTTP/1.1 500"), "{lengths}: {answer}");
-    }
-}
-
-/// The lines of the response's `Connection` headers.
-fn connection(answer: &str) -> Vec<&str> {
-    answer.lines().filter_map(|line| line.strip_prefix("connection: ")).collect()
-}
-
-#[test]
-fn http10_response_announces_its_close() {
-    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
-    let upstream = RawUpstream::answering(chunked);
-    let gateway = Gateway::start(&upstream.with("maxBodyBytes: 10\n"));
-    let head = "/ HTTP/1.0\r\nConnection: keep-alive\r\n";
-    // Only the end of the connection shows the end of this body.
-    let answer = exchange(gateway.address, &format!("GET {head}\r\n"));
-    assert!(
-        answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.ends_with("\r\n\r\nok"),
-        "{answer}"
-    );
-    assert_eq!(connection(&answer), Vec::<&str>::new(), "{answer}");
-    // The gateway does not read this body.
-    let answer = exchange(gateway.address, &format!("POST {head}Content-Length: 99999\r\n\r\n"));
-    assert!(answer.starts_with("HTTP/1.0 413 "), "{answer}");
-    assert_eq!(connection(&answer), ["close"], "{answer}");
-}
-
-#[test]
-fn http10_connection_can_be_kept() {
-    let upstream = RawUpstream::new();
-    let gateway = Gateway::start(&upstream.target());
-    let request = |more: &str| format!("GET / HTTP/1.0\r\n{more}\r\n");
-    let both = request("Connection: keep-alive\r\n") + &request("");
-    let answer = exchange(gateway.address, &both);
-    assert_eq!(answer.matches("HTTP/1.0 200 OK\r\n").count(), 2, "{answer}");
-    assert_eq!(connection(&answer), ["keep-alive"], "{answer}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod chunks;
 mod clients;
 mod configuration;
 mod connections;
+mod decision_api;
 mod encryption;
 mod explaining;
 mod files;

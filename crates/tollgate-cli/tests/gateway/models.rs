@@ -127,22 +127,6 @@ async fn responses_settle_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requested_usage_is_hidden_from_the_client() {
-    let upstream = Upstream::answering(model).await;
-    let gateway = Gateway::start(&lines(&upstream, &budget("")));
-    let client = Client::new(gateway.address);
-    let answer = ask(&client, CHAT, json!({"stream": true})).await;
-    let expected = ["The", " answer", " is", " 42."].map(chunk).concat() + "data: [DONE]\n\n";
-    assert_eq!(answer.body, expected);
-    let sent: Value = serde_json::from_slice(&upstream.last().body).unwrap();
-    assert_eq!(sent["stream_options"]["include_usage"], true);
-
-    let own = json!({"stream": true, "stream_options": {"include_usage": true}});
-    let answer = ask(&client, CHAT, own).await;
-    assert!(answer.body.ends_with(b"\"prompt_tokens\":13}}\n\ndata: [DONE]\n\n"), "{answer:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn one_decision_covers_all_budgets() {
     let upstream = Upstream::answering(model).await;
     let llm =
@@ -288,23 +272,3 @@ async fn store_failure_is_not_a_free_model() {
     assert_eq!(answer.json()["error"]["type"], "server_error");
     assert_eq!(upstream.seen().len(), 1);
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn absurd_usage_is_bounded() {
-    let upstream = Upstream::answering(|_| {
-        let usage = json!({"prompt_tokens": 1_u64 << 60, "completion_tokens": 1_u64 << 60});
-        respond(200, "application/json", json!({"usage": usage}).to_string())
-    })
-    .await;
-    let gateway =
-        Gateway::start(&lines(&upstream, &format!("{{tokensPerMinute: 60, {MODELS_OF_60}}}")));
-    let client = Client::new(gateway.address);
-    assert_eq!(ask(&client, CHAT, json!({})).await.status, 200);
-    let denied = ask(&client, CHAT, json!({})).await;
-    assert_eq!(denied.status, 429);
-    // The debt is at most a full quota, and this request needs 25 tokens.
-    let wait: u64 = denied.header("retry-after").parse().unwrap();
-    assert!((30..=85).contains(&wait), "{wait}");
-}
-
-const MODELS_OF_60: &str = "models: {other: {maxOutput: 15}}";

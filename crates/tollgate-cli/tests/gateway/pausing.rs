@@ -1,6 +1,7 @@
-//! HTTP/2 clients that request large responses and do not read them.
+//! HTTP/2 clients that request large responses and do not read them. `src/tests/streams.rs` in
+//! tollgate-proxy has the exact times.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -46,7 +47,7 @@ async fn send(sender: &SendRequest<Bytes>, method: &str) -> ResponseFuture {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_streams_are_reset() {
-    for window in [0, 1, 65_535] {
+    for window in [0, 65_535] {
         let upstream = large().await;
         let lines = upstream.with("timeouts: {idle: 500ms}\n");
         let gateway = Gateway::start(&lines);
@@ -80,27 +81,6 @@ async fn unread_streams_are_reset() {
         println!("window {window}: {} MiB", gateway.peak_memory());
         assert!(gateway.peak_memory() < 120, "{window}: {} MiB", gateway.peak_memory());
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn slowly_read_stream_completes() {
-    let upstream =
-        Upstream::answering(|_| Response::new(Full::from(vec![b'x'; 600_000]).boxed())).await;
-    let gateway = Gateway::start(&upstream.with("timeouts: {idle: 2s}\n"));
-    let sender = connect(&gateway, 16 << 10).await;
-    let started = Instant::now();
-    let mut body = send(&sender, "GET").await.await.unwrap().into_body();
-    let mut length = 0;
-    while let Some(piece) = body.data().await {
-        let piece = piece.unwrap();
-        length += piece.len();
-        // The gateway is a separate process, so time cannot be mocked.
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        body.flow_control().release_capacity(piece.len()).unwrap();
-    }
-    assert_eq!(length, 600_000);
-    // Longer than a single pause may last.
-    assert!(started.elapsed() > Duration::from_secs(2), "{:?}", started.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Client, Gateway, Upstream, exchange, whole};
+use crate::support::{Gateway, Upstream, exchange, whole};
 
 /// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "trustedProxies: [127.0.0.1]
@@ -109,104 +109,6 @@ async fn replay_rejects_the_same_urls_as_serve() {
     assert!((4..12).contains(&rejected.len()), "{rejected:?}");
     let report = replayed(&lines, &log);
     assert_eq!(report["routes"]["(bad path)"]["requests"], rejected.len(), "{rejected:?}");
-}
-
-/// The log stretches time by this factor.
-const SCALE: u64 = 1_000;
-const WINDOW: u64 = 5_000_000;
-/// Short enough that no bucket refills a third unit during a burst.
-const BURST: u64 = WINDOW * 2 / 5;
-const BURSTS: usize = 2;
-const STRATEGIES: [&str; 5] = [
-    "fixed_window_counter",
-    "sliding_window_log",
-    "sliding_window_counter",
-    "token_bucket",
-    "leaky_bucket",
-];
-
-/// Two requests per `seconds` for each strategy, each under its own path.
-fn limits(target: &str, seconds: u64) -> String {
-    let limit = |strategy: &&str| {
-        let (span, rest) = match *strategy {
-            "token_bucket" => ("refillSeconds", ", burst: 2"),
-            // A queue would delay the second request.
-            "leaky_bucket" => ("refillSeconds", ", burst: 2, mode: meter"),
-            _ => ("windowSeconds", ""),
-        };
-        format!(
-            "- {{identifier: {strategy}, path: /{strategy}, strategy: {strategy}, limit: 2, \
-             {span}: {seconds}{rest}}}\n"
-        )
-    };
-    let apis: String = STRATEGIES.iter().map(limit).collect();
-    format!("{target}trustedProxies: [127.0.0.1]\napis:\n{apis}")
-}
-
-/// Sends bursts of three requests in every other window, and returns each request's time and
-/// whether it was denied. Returns `None` if a busy machine took longer than [`BURST`] for a burst.
-async fn bursts(client: &Client, strategy: &str, address: &str) -> Option<Vec<(u64, bool)>> {
-    let mut sent = Vec::new();
-    let first = now() / WINDOW + 1;
-    for burst in (0..).step_by(2).take(BURSTS) {
-        let begin = (first + burst) * WINDOW + WINDOW / 4;
-        tokio::time::sleep(Duration::from_micros(begin.saturating_sub(now()))).await;
-        for _ in 0..3 {
-            let at = now();
-            let path = format!("/{strategy}");
-            let answer = client.send("GET", &path, &[("x-forwarded-for", address)], "").await;
-            sent.push((at, answer.unwrap().status == 429));
-        }
-        if now() > begin + BURST {
-            return None;
-        }
-    }
-    Some(sent)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replay_follows_log_time() {
-    let upstream = Upstream::answering(|_| Response::new(Full::from("ok").boxed())).await;
-    let gateway = Gateway::start(&limits(&upstream.target(), WINDOW / 1_000_000));
-    let address = gateway.address;
-    let tasks: Vec<_> = (0_u8..)
-        .zip(STRATEGIES)
-        .map(|(number, strategy)| {
-            tokio::spawn(async move {
-                let client = Client::new(address);
-                for attempt in 0..30_u8 {
-                    // A new address has its full quota.
-                    let name = format!("203.0.{number}.{attempt}");
-                    if let Some(sent) = bursts(&client, strategy, &name).await {
-                        return (strategy, name, sent);
-                    }
-                }
-                panic!("{strategy}: every attempt was too slow");
-            })
-        })
-        .collect();
-    let mut lines = Vec::new();
-    for task in tasks {
-        let (strategy, name, sent) = task.await.unwrap();
-        let line = |(at, denied): (u64, bool)| (at * SCALE, strategy, name.clone(), denied);
-        lines.extend(sent.into_iter().map(line));
-    }
-    lines.sort_unstable();
-    // Scaled times are in the future, so move the log to 1985, at the same offset in a window.
-    let start = lines[0].0 / (WINDOW * SCALE) * (WINDOW * SCALE);
-    let (mut log, mut denied) = (String::new(), BTreeSet::new());
-    for (number, (at, strategy, name, is_denied)) in (1_u64..).zip(&lines) {
-        let seconds = (at - start + 100_000 * WINDOW * SCALE) / 1_000_000;
-        let line =
-            json!({ "t": seconds, "ip": name, "m": "GET", "u": format!("/{strategy}"), "s": 200 });
-        writeln!(log, "{line}").unwrap();
-        if *is_denied {
-            denied.insert(number);
-        }
-    }
-    assert_eq!(denied.len(), BURSTS * STRATEGIES.len(), "each burst must have one denial: {log}");
-    let report = replayed(&limits(&upstream.target(), WINDOW * SCALE / 1_000_000), &log);
-    assert_eq!(denied_lines(&report), denied);
 }
 
 fn now() -> u64 {

@@ -1,8 +1,5 @@
 //! Gateways that share quotas in Redis.
 
-use std::time::Instant;
-
-use tempfile::TempDir;
 use tollgate_test_servers::Redis;
 
 use crate::support::{Client, Gateway, Upstream, until};
@@ -64,35 +61,4 @@ async fn policies_choose_their_failure_policy() {
 
     redis.restart();
     until("Redis decides again", async || client.get("/closed").await.status == 200).await;
-}
-
-/// Uses the file in examples/gateway, with the same variables as its containers.
-#[tokio::test(flavor = "multi_thread")]
-async fn example_gateways_share_a_quota() {
-    let upstream = Upstream::new().await;
-    let redis = Redis::start();
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateway/shared.yaml");
-    let (target, url) = (format!("http://{}", upstream.address), redis.url());
-    let variables = [
-        ("TARGET", &*target),
-        ("REDIS_URL", &*url),
-        ("LISTEN", "127.0.0.1:0"),
-        ("ADMIN", "127.0.0.1:0"),
-    ];
-    let start = || {
-        let folder = TempDir::new().unwrap();
-        std::fs::copy(file, folder.path().join("shared.yaml")).unwrap();
-        Gateway::start_under(folder, "shared.yaml", &variables)
-    };
-    let gateways = [start(), start()];
-    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
-    let started = Instant::now();
-    let mut passed = 0;
-    for n in 0..14 {
-        passed += u64::from(clients[n % 2].get("/items").await.status == 200);
-    }
-    // A burst of ten, plus a request per elapsed second.
-    let most = 10 + started.elapsed().as_secs() + 1;
-    assert!((10..=most).contains(&passed), "{passed}");
-    assert_eq!(clients[1].get("/healthz").await.status, 200);
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use tokio::net::TcpListener;
@@ -54,6 +55,10 @@ async fn spans_join_the_caller_trace() {
         assert_eq!(request.parent(), SPAN);
         assert_eq!(request.span.kind(), SpanKind::Server);
         assert_eq!(request.attribute("url.path"), "/items");
+        let status =
+            request.span.attributes.iter().find(|it| it.key == "http.response.status_code");
+        let status = status.and_then(|it| it.value.as_ref()?.value.as_ref());
+        assert!(matches!(status, Some(Value::IntValue(_))), "{status:?}");
         assert_eq!(request.attribute("http.request.method"), "GET");
         assert!(!request.attribute("tollgate.route").is_empty());
         assert_eq!(request.span.trace_state, "a=1,b=2");

@@ -197,7 +197,7 @@ pub(super) fn span(span: Micros) -> String {
 }
 
 /// For example "sliding window counter".
-fn counted(policy: &Policy) -> String {
+pub(super) fn counted(policy: &Policy) -> String {
     let Some(algorithm) = policy.algorithm() else { return String::new() };
     let words = algorithm.name().replace('_', " ");
     match algorithm {

@@ -11,6 +11,7 @@ use tollgate::policy::Algorithm;
 use tollgate_proxy::settings::{Balance, Protocol, Upstream};
 
 pub use self::count::Count;
+use self::limits::counted;
 use self::limits::span;
 pub use self::limits::{amount, amount_of, write_limit};
 use crate::plan::{
@@ -80,6 +81,10 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         let files: Vec<_> = rules.files.iter().map(|file| file.display().to_string()).collect();
         let watches = if rules.shadow { ", not enforced" } else { "" };
         writeln!(out, "Envoy's descriptors are limited by {}{watches}", files.join(", "))?;
+    }
+    for policy in plan.decision_api.iter().flat_map(|api| &api.policies) {
+        let (name, amount) = (policy.name(), amount(policy));
+        writeln!(out, "programs may charge {name}: {amount} per key, {}", counted(policy))?;
     }
     for route in &plan.routes {
         write_route(out, plan, route)?;

@@ -261,7 +261,7 @@ impl CostTable {
         Self { paths: Vec::new(), methods: MethodCosts::flat(cost) }
     }
 
-    /// The lowest cost of a request that is not free.
+    /// The lowest cost above zero.
     pub fn lowest(&self) -> Cost {
         let methods = self.methods.listed().map(|(_, cost)| cost).chain([self.methods.other()]);
         let all = methods.chain(self.paths.iter().map(|rule| rule.cost));

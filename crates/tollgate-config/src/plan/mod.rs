@@ -43,7 +43,7 @@ pub use self::rate_limits::{
 };
 pub use self::redis::{RedisPlan, Topology};
 pub use self::secret::Secret;
-pub use self::server::{Front, Route, Target};
+pub use self::server::{ApiWaits, DecisionApiPlan, Front, Route, Target};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
@@ -65,6 +65,7 @@ pub struct Plan {
     /// The address for health, state and metrics, which a public listener never serves.
     pub admin: Admin,
     pub rate_limits: Option<RateLimitsPlan>,
+    pub decision_api: Option<DecisionApiPlan>,
     pub timeouts: Timeouts,
     pub max_tunnels: usize,
     /// The proxies that may set `X-Forwarded-*` and `Forwarded`. From other peers, these headers

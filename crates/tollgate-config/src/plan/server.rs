@@ -1,8 +1,9 @@
 use std::time::Duration;
 
+use tollgate::Policy;
 use tollgate_proxy::settings::Upstream;
 
-use super::{PathMatch, RouteLimits};
+use super::{PathMatch, RouteLimits, Secret};
 use crate::tables::TargetTlsFiles;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -11,6 +12,7 @@ pub enum Front {
     Proxy,
     ForwardAuth,
     RateLimitService,
+    DecisionApi,
 }
 
 impl Front {
@@ -19,8 +21,26 @@ impl Front {
             Self::Proxy => "listen",
             Self::ForwardAuth => "forwardAuth",
             Self::RateLimitService => "rateLimitService",
+            Self::DecisionApi => "decisionApi",
         }
     }
+}
+
+/// Decisions for programs in any language.
+#[derive(Clone, Debug)]
+pub struct DecisionApiPlan {
+    /// At least one.
+    pub policies: Vec<Policy>,
+    pub token: Option<Secret>,
+    pub waits: Option<ApiWaits>,
+    pub longest_block: Option<Duration>,
+}
+
+/// Where programs may let a request wait, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub enum ApiWaits {
+    InGateway(Duration),
+    InStore(Duration),
 }
 
 #[derive(Clone, Debug)]

@@ -89,9 +89,9 @@ impl RateLimiter {
         items.iter().filter_map(|item| item.get().ok()).map(|route| &**route)
     }
 
-    /// Whether other proxies call the gateway for decisions.
+    /// Whether proxies or programs call the gateway for decisions.
     pub(super) fn has_fronts(&self) -> bool {
-        self.forward_auth.is_set() || self.rate_limit_service.is_set()
+        self.forward_auth.is_set() || self.rate_limit_service.is_set() || self.decision_api.is_set()
     }
 
     /// Whether requests wait in an api's queue.

@@ -4,6 +4,7 @@
 
 mod context;
 mod costs;
+mod decision_api;
 mod identity;
 mod limits;
 mod llm;
@@ -55,6 +56,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         server::check_admin(admin.address, &listen, limiter);
     }
     let rate_limits = server::rate_limits(limiter);
+    let decision_api = decision_api::decision_api(&file);
     server::check_only_rate_limits(root, limiter);
     let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
     let lists = subjects::lists(limiter, chain);
@@ -67,6 +69,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         listen,
         forward_auth: forward_auth?,
         rate_limits: rate_limits?,
+        decision_api: decision_api?,
         admin: limiter.admin.value()?,
         timeouts: limiter.timeouts.value()?,
         max_tunnels: limiter.max_tunnels.value()?,

@@ -38,9 +38,9 @@ impl Api {
 pub(super) struct QuotaKeys<'a> {
     pub(super) info: &'a SectionInfo,
     /// `limit`, or `share` instead.
-    amount: &'a Setting,
-    limit: Checked<u64>,
-    window: &'a Window,
+    pub(super) amount: &'a Setting,
+    pub(super) limit: Checked<u64>,
+    pub(super) window: &'a Window,
 }
 
 impl<'a> Section<'a> {

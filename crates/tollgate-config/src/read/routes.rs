@@ -122,6 +122,7 @@ fn warn_without_limits(limiter: &RateLimiter) {
         return;
     }
     let has_limits = limiter.rate_limit_service.is_set()
+        || limiter.decision_api.is_set()
         || limiter.client.is_set()
         || limiter.global.is_set()
         || limiter.apis.is_set()

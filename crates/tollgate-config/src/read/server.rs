@@ -38,24 +38,40 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
     }))
 }
 
-/// Reports keys about requests that the gateway does not see because it only answers Envoy.
+/// Reports keys about requests that the gateway does not see because it only answers Envoy or
+/// programs.
 pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     let forwards = root.has_target(limiter) || limiter.listen.is_set();
-    if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
+    let fronts = [
+        (
+            limiter.rate_limit_service.is_set(),
+            "rateLimitService",
+            "a file of `rateLimitService.config`",
+        ),
+        (limiter.decision_api.is_set(), "decisionApi", "`decisionApi.policies`"),
+    ];
+    let front = fronts.into_iter().find(|(is_set, ..)| *is_set);
+    let Some((_, front, place)) = front.filter(|_| !limiter.forward_auth.is_set() && !forwards)
+    else {
         return;
-    }
-    for (key, name) in limiter.info.keys.iter().filter(|(key, _)| !OF_ENVOY.contains(key)) {
+    };
+    let applies =
+        |key: &str| OF_FRONTS.contains(&key) || key == "strategy" && limiter.decision_api.is_set();
+    for (key, name) in limiter.info.keys.iter().filter(|(key, _)| !applies(key)) {
         name.error(
-            format!("`{key}` has no effect on `rateLimitService`, which has its own rules"),
-            "write the rule into a file of `rateLimitService.config`; or add `target` or \
-             `forwardAuth`, to which this key applies",
+            format!("`{key}` has no effect on `{front}`, which has its own rules"),
+            format!(
+                "write the rule into {place}; or add `target` or `forwardAuth`, to which this key \
+                 applies"
+            ),
         );
     }
 }
 
-/// The keys that apply to the Rate Limit Service, and `routes`, which is an error without a target.
-const OF_ENVOY: [&str; 9] = [
+/// The keys that apply to these fronts, and `routes`, which is an error without a target.
+const OF_FRONTS: [&str; 10] = [
     "admin",
+    "decisionApi",
     "rateLimitService",
     "routes",
     "onStoreError",
@@ -71,11 +87,13 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Liste
     let is_proxy = root.has_target(limiter) || limiter.listen.is_set() || !limiter.has_fronts();
     let forward_auth = limiter.forward_auth.there().map(|section| &section.listen);
     let rate_limits = limiter.rate_limit_service.there().map(|section| &section.listen);
+    let decision_api = limiter.decision_api.there().map(|section| &section.listen);
     let mut all = Vec::new();
     for (front, listeners) in [
         (Front::Proxy, is_proxy.then_some(&limiter.listen)),
         (Front::ForwardAuth, forward_auth),
         (Front::RateLimitService, rate_limits),
+        (Front::DecisionApi, decision_api),
     ] {
         let Some(listeners) = listeners else { continue };
         for item in listeners.get().into_iter().flatten() {

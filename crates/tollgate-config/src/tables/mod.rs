@@ -44,7 +44,9 @@ pub(super) use self::options::{Bandwidth, Concurrency, Penalty};
 pub use self::options::{CountOnly, Waiting};
 pub(super) use self::path::{Path, PathSection};
 pub use self::server::{Admin, Listen, ResponseHeaders, Timeouts};
-pub(super) use self::server::{ForwardAuth, Paths, RateLimitService, Route};
+pub(super) use self::server::{
+    DecisionApi, DecisionPolicy, ForwardAuth, Paths, RateLimitService, Route,
+};
 pub use self::store::Memory;
 pub(super) use self::store::{Redis, Store};
 pub use self::target::HealthCheck;
@@ -90,6 +92,8 @@ section! {
         optional forward_auth: ForwardAuth,
         /// Lets Envoy call the gateway for decisions over gRPC. The rules are in separate files.
         optional rate_limit_service: RateLimitService,
+        /// Lets programs in any language call the gateway for decisions, over HTTP with JSON.
+        optional decision_api: DecisionApi,
         /// The target of all requests that match no route.
         optional target: Target,
         /// Other targets by host and path. The first match applies. A request without a match gets

@@ -3,9 +3,10 @@ use super::limits::{Api, Policy};
 use super::path::Path;
 use super::target::Target;
 use super::tls::TlsFiles;
-use super::value_types::{Proxies, Timeout, WatchedFile};
+use super::value_types::{OnError, Proxies, Strategy, Timeout, Units, WatchedFile};
+use super::window::Window;
 use tollgate_proxy::path::{Ambiguous, Forwarded};
-use typed::{Flag, List, OneOrMore, Short, Values, Whole, durations, section, words};
+use typed::{Flag, Hidden, List, OneOrMore, Short, Time, Values, Whole, durations, section, words};
 
 section! {
     /// The listener for operators.
@@ -43,6 +44,39 @@ section! {
         /// Whether responses have dynamic metadata, which Envoy's access log and filters can read:
         /// the domain, the descriptors, and `metadata` of the rules within their limits.
         default dynamic_metadata: Flag = "false",
+    }
+
+    /// Decisions over HTTP with JSON, for programs in any language. See
+    /// [other languages](how-to/other-languages.md).
+    keys DecisionApi = "decisionApi" either [wait queue] {
+        /// Where programs connect.
+        default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8084",
+        /// The token that programs send as `Authorization: Bearer …`. Without it, every program that can
+        /// connect may call the API.
+        optional token: Hidden<format::BearerToken>,
+        /// The policies. Programs choose the key and the cost of each charge.
+        required policies: List<DecisionPolicy>,
+        /// The longest wait that programs may ask for, within this gateway.
+        optional wait: Time,
+        /// The longest wait that programs may ask for, in the store's queue, in one order over all
+        /// gateways.
+        optional queue: Time,
+        /// The longest block of a key. It adds a penalty, named after the first policy, to all decisions.
+        optional longest_block: Time,
+    }
+
+    /// A policy of the decision API.
+    keys DecisionPolicy = "decisionApi.policies[]" {
+        /// The policy's unique name.
+        required identifier: format::Identifier,
+        /// The number of units per window.
+        required limit: Units,
+        group window: Window,
+        /// The algorithm. Default: `rateLimiter.strategy`. A leaky_bucket is a meter here.
+        optional strategy: Strategy,
+        /// How the policy treats requests while the store is unavailable. Default:
+        /// `rateLimiter.onStoreError`.
+        optional on_store_error: OnError,
     }
 
     /// Headers for clients.

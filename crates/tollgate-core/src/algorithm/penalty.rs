@@ -173,7 +173,8 @@ impl Rule for Penalty {
         units
     }
 
-    /// Only a block without a length makes the next one longer. A running block never becomes shorter.
+    /// A block without a length makes the next one longer, and a block with a length counts as the first
+    /// without one. A running block never becomes shorter.
     fn block(&self, state: &mut State, block: PenaltyBlock, now: Timestamp) -> Option<Micros> {
         let is_old_news = state.last_seen >= block.known_at && !self.is_fresh(state, now);
         let settled = Self::settle_down(self.refresh(state, now));

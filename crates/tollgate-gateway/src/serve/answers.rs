@@ -1,4 +1,4 @@
-//! The gateway's own answers, and who has answered a request.
+//! The gateway's own answers, and the source of each answer.
 
 use bytes::Bytes;
 use http::header::{ALLOW, HeaderValue};
@@ -18,7 +18,7 @@ pub(crate) fn answer_to<B: From<Bytes>>(fault: Fault) -> Response<B> {
     response
 }
 
-/// Who answered a request, stored in the response's extensions unless it is an upstream.
+/// An answer's source, stored in the response's extensions unless it is an upstream.
 #[derive(Clone, Debug)]
 pub(crate) enum AnsweredBy {
     /// A limiter, before any upstream.

@@ -27,7 +27,7 @@ use super::body::Body;
 use super::decide::build::{self, Limiter, Preflight, ReadyRoute, RouteBuilder};
 use super::decide::client_identity::Identity;
 use super::decide::denials::answered_by;
-use super::decide::facts::Facts;
+use super::decide::facts::{Facts, head};
 use super::decide::keys::{KeySet, KeySets};
 use super::decide::lists;
 use super::decide::llm::Llm;
@@ -36,6 +36,7 @@ use super::decide::settled::{Prices, Settled};
 use super::decide::token_limit::{Addresses, TooManyRefused};
 use super::edge::listener_settings::{ListenerKey, ListenerSettings};
 use super::error::BuildError;
+use super::fronts::decision_api::DecisionApi;
 use super::fronts::rate_limits::RateLimits;
 use super::operations::access_log::AccessLog;
 use super::operations::summary::Summary;
@@ -45,7 +46,7 @@ use tollgate_proxy::{
     Received, RequestBody, Tunnels, Via, admit,
 };
 
-pub(super) struct App<St> {
+pub(super) struct App<St: Inspect> {
     pub(super) plan: Plan,
     pub(super) listeners: HashMap<ListenerKey, ListenerSettings>,
     routes: Vec<ReadyRoute<St>>,
@@ -57,6 +58,7 @@ pub(super) struct App<St> {
     reserves: bool,
     lists: Option<AccessLists>,
     pub(super) rate_limits: Option<RateLimits<St>>,
+    pub(super) decision_api: Option<DecisionApi<St>>,
     pub(super) admin_connections: usize,
     room: WaitQueue,
     llm: Llm,
@@ -106,6 +108,11 @@ impl<St: Inspect> App<St> {
         let rate_limits = RateLimits::new(&plan, &persistent.store, &persistent.summary)?;
         // Requests of both versions share one wait queue, so they keep their order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
+        let decision_api = plan
+            .decision_api
+            .as_ref()
+            .map(|api| DecisionApi::new(api, &persistent.store, &persistent.observer, &room));
+        let decision_api = decision_api.transpose()?;
         let common = Common {
             proxy_header: proxies::header(&plan),
             identity: build::identity_fields(&plan),
@@ -143,6 +150,7 @@ impl<St: Inspect> App<St> {
             reserves,
             lists,
             rate_limits,
+            decision_api,
             admin_connections,
             room,
             llm,
@@ -151,7 +159,8 @@ impl<St: Inspect> App<St> {
 
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         let preflights = self.preflights.iter().map(|it| it.limiter.layer.handle());
-        self.routes.iter().flat_map(ReadyRoute::layers).chain(preflights)
+        let decision_api = self.decision_api.iter().map(DecisionApi::handle);
+        self.routes.iter().flat_map(ReadyRoute::layers).chain(preflights).chain(decision_api)
     }
 
     pub(super) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
@@ -370,12 +379,6 @@ impl<St: Inspect> App<St> {
 struct Limited<'a, St> {
     limiter: &'a Limiter<St>,
     facts: Facts,
-}
-
-pub(super) fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
-    let mut head = RequestHead::of(request);
-    head.extensions = &request.body().connection.extensions;
-    head
 }
 
 /// The path in both spellings, if the upstream receives another than the limits see.

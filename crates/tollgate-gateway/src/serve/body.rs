@@ -1,44 +1,28 @@
-//! The body of a response: from an upstream, or written by the gateway.
+//! Response bodies: from an upstream, or written by the gateway.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use pin_project_lite::pin_project;
 use tollgate::body::{HoldPermits, InFlight};
 use tollgate::headers;
-
+use tollgate_llm::{Watch, WatchedBody};
 use tollgate_proxy::{BodyError, ResponseBody};
 
-pin_project! {
-    #[derive(Debug)]
-    pub(crate) struct Body {
-        #[pin]
-        kind: tollgate::body::Body<ResponseBody>,
-        // Both are dropped before the last frame is returned, because the client may read the end
-        // before hyper drops the body.
-        watch: Option<Box<dyn Watch>>,
-        in_flight: Option<InFlight>,
-        hides_cost: bool,
-        last: Option<Box<Last>>,
-        // Used instead of `kind`.
-        grpc: Option<tonic::body::Body>,
-    }
-}
-
-/// The last frame, or `None` for the end. It follows the bytes that a watch retained.
 #[derive(Debug)]
-struct Last {
-    frame: Option<Result<Frame<Bytes>, BodyError>>,
-    /// Whether the receiver has had time to send these bytes.
-    yielded: bool,
+pub(crate) struct Body {
+    body: WatchedBody<tollgate::body::Body<ResponseBody>>,
+    /// Dropped before the last frame is returned, because the client may read the end before hyper
+    /// drops the body.
+    in_flight: Option<InFlight>,
+    hides_cost: bool,
+    /// Used instead of `body`.
+    grpc: Option<tonic::body::Body>,
 }
 
-/// A limiter around the proxy returns the same body, which holds the request's permits until it
-/// ends.
+/// A limiter around the proxy returns the same body, which holds the request's permits until
+/// it is complete or dropped.
 impl HoldPermits for Body {
     fn full(data: Bytes) -> Self {
         data.into()
@@ -50,30 +34,13 @@ impl HoldPermits for Body {
     }
 }
 
-/// Reads a body as it is forwarded. Dropped when the body is complete or the client stops reading.
-pub(crate) trait Watch: fmt::Debug + Send {
-    /// Returns the bytes that pass on.
-    fn data(&mut self, data: Bytes) -> Bytes;
-
-    /// Returns the retained bytes when the body ends. After an error, the body is not complete.
-    fn rest(&mut self, is_complete: bool) -> Bytes;
-
-    /// Whether fewer bytes may be forwarded than arrived.
-    fn shortens(&self) -> bool {
-        false
-    }
-
-    fn trailers(&mut self, trailers: &HeaderMap);
-}
-
 impl Body {
-    const fn new(kind: tollgate::body::Body<ResponseBody>) -> Self {
-        let (watch, in_flight, last, grpc) = (None, None, None, None);
-        Self { kind, watch, in_flight, hides_cost: false, last, grpc }
+    const fn new(body: tollgate::body::Body<ResponseBody>) -> Self {
+        Self { body: WatchedBody::new(body), in_flight: None, hides_cost: false, grpc: None }
     }
 
-    pub(crate) fn watched_by(mut self, watch: Box<dyn Watch>) -> Self {
-        self.watch = Some(watch).filter(|_| !self.is_end_stream());
+    pub(crate) fn watched_by(mut self, watch: Box<dyn Watch + Send>) -> Self {
+        self.body = self.body.watched_by(watch);
         self
     }
 
@@ -111,75 +78,29 @@ impl http_body::Body for Body {
     type Error = BodyError;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let mut this = self.project();
-        if let Some(grpc) = this.grpc {
+        if let Some(grpc) = &mut self.grpc {
             return Pin::new(grpc).poll_frame(cx).map_err(|_| BodyError::Unwanted);
         }
-        if let Some(mut last) = this.last.take() {
-            // hyper drops unsent bytes when a body fails, so it may first send the rest.
-            if matches!(last.frame, Some(Err(_))) && !std::mem::replace(&mut last.yielded, true) {
-                *this.last = Some(last);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            return Poll::Ready(last.frame);
+        let mut frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let trailers = frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut());
+        let is_last = trailers.is_some() || self.body.is_end_stream();
+        if let Some(trailers) = trailers.filter(|_| self.hides_cost) {
+            trailers.remove(headers::COST);
         }
-        let (frame, is_last) = loop {
-            let mut frame = ready!(this.kind.as_mut().poll_frame(cx));
-            let Some(Ok(piece)) = &mut frame else { break (frame, true) };
-            if let (Some(watch), Some(data)) = (this.watch.as_mut(), piece.data_ref()) {
-                *piece = Frame::data(watch.data(data.clone()));
-            }
-            if let Some(trailers) = piece.trailers_mut() {
-                if let Some(watch) = this.watch.as_mut() {
-                    watch.trailers(trailers);
-                }
-                if *this.hides_cost {
-                    trailers.remove(headers::COST);
-                }
-            }
-            let is_last = piece.is_trailers() || this.kind.is_end_stream();
-            // A watch may retain all bytes.
-            if is_last || piece.data_ref().is_none_or(|data| !data.is_empty()) {
-                break (frame, is_last);
-            }
-        };
-        if !is_last {
-            return Poll::Ready(frame);
+        if is_last || !matches!(frame, Some(Ok(_))) {
+            self.in_flight = None;
         }
-        let is_complete = !matches!(frame, Some(Err(_)));
-        let rest = this.watch.take().map_or_else(Bytes::new, |mut it| it.rest(is_complete));
-        *this.in_flight = None;
-        if rest.is_empty() {
-            return Poll::Ready(frame);
-        }
-        Poll::Ready(Some(Ok(Frame::data(match frame {
-            Some(Ok(piece)) if piece.is_data() => {
-                let data = piece.into_data().unwrap_or_default();
-                [data, rest].concat().into()
-            }
-            frame => {
-                *this.last = Some(Box::new(Last { frame, yielded: false }));
-                rest
-            }
-        }))))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        // A watch that shortens the body may retain its last bytes.
-        if self.last.is_some() || self.watch.as_ref().is_some_and(|watch| watch.shortens()) {
-            return false;
-        }
-        self.grpc.as_ref().map_or_else(|| self.kind.is_end_stream(), |grpc| grpc.is_end_stream())
+        self.grpc.as_ref().map_or_else(|| self.body.is_end_stream(), |grpc| grpc.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.watch.as_ref().is_some_and(|watch| watch.shortens()) {
-            return SizeHint::default();
-        }
-        self.grpc.as_ref().map_or_else(|| self.kind.size_hint(), |grpc| grpc.size_hint())
+        self.grpc.as_ref().map_or_else(|| self.body.size_hint(), |grpc| grpc.size_hint())
     }
 }

@@ -16,7 +16,7 @@ use super::app::{App, Persistent};
 use super::error::BuildError;
 use super::operations::loader::{Fingerprints, Loaded, Loader, files};
 
-pub(super) struct Gateway<St> {
+pub(super) struct Gateway<St: Inspect> {
     app: ArcSwap<App<St>>,
     /// The plan at startup. A reload cannot change some parts of it.
     started: Plan,

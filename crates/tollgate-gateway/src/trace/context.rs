@@ -15,6 +15,9 @@ pub(crate) struct TraceParent {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceId(pub(crate) u128);
 
+/// The target for request spans.
+pub(crate) const REQUEST: &str = "tollgate::request";
+
 pub(crate) const PARENT: HeaderName = HeaderName::from_static("traceparent");
 
 #[cfg(feature = "otlp")]

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use opentelemetry::Context;
-use opentelemetry::trace::{TraceContextExt, TracerProvider};
+use opentelemetry::trace::{
+    SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
+};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
@@ -22,11 +25,13 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 use tokio::runtime::Runtime;
 use tollgate_config::plan::TracingPlan;
 use tracing::level_filters::LevelFilter;
-use tracing::{Metadata, Subscriber};
+use tracing::{Level, Metadata, Span, Subscriber};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::DynFilterFn;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::context::{self, PARENT, REQUEST, STATE, TraceParent};
 use super::queue::{Queue, Tally};
 use super::spans::{Spans, TracingError};
 
@@ -40,7 +45,7 @@ pub struct Export {
 
 impl Export {
     pub(super) fn new(plan: &TracingPlan) -> Result<Self, TracingError> {
-        let field = |(name, value): &(http::HeaderName, http::HeaderValue)| {
+        let field = |(name, value): &(HeaderName, HeaderValue)| {
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
             (name.as_str().to_owned(), value)
         };
@@ -65,10 +70,6 @@ impl Export {
         Ok(Self { provider, tracer, tally, timeout: plan.timeout })
     }
 
-    pub(super) const fn tracer(&self) -> &SdkTracer {
-        &self.tracer
-    }
-
     pub(super) fn spans(&self) -> Spans {
         self.tally.read()
     }
@@ -83,17 +84,20 @@ impl Export {
     }
 }
 
-pub fn decisions<S>(export: &Export) -> impl Layer<S> + use<S>
+/// The layer that sends the spans of requests and decisions.
+pub fn layer<S>(export: &Export) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
-    let is_decision = |metadata: &Metadata<'_>| metadata.is_span() && metadata.target() == DECISION;
+    // The log has its own span for a request.
+    let is_request =
+        |metadata: &Metadata<'_>| metadata.target() == REQUEST && *metadata.level() == Level::TRACE;
     let wanted = DynFilterFn::new(move |metadata, _| {
-        is_decision(metadata) && Context::map_current(|context| context.span().is_recording())
+        is_request(metadata) || Context::map_current(|context| context.span().is_recording())
     });
     let wanted =
-        wanted.with_max_level_hint(LevelFilter::DEBUG).with_callsite_filter(move |metadata| {
-            if is_decision(metadata) {
+        wanted.with_max_level_hint(LevelFilter::TRACE).with_callsite_filter(move |metadata| {
+            if metadata.is_span() && (is_request(metadata) || metadata.target() == DECISION) {
                 tracing::subscriber::Interest::sometimes()
             } else {
                 tracing::subscriber::Interest::never()
@@ -109,6 +113,47 @@ where
 }
 
 const DECISION: &str = "tollgate::decision";
+
+/// Joins a new span to the caller's trace, and writes the upstream's headers: the gateway's span
+/// replaces the caller's span. Returns the gateway's span, if it is traced.
+pub(super) fn join(
+    span: &Span,
+    headers: &mut HeaderMap,
+    caller: Option<TraceParent>,
+) -> Option<TraceParent> {
+    if span.is_disabled() {
+        return None;
+    }
+    if let Some(caller) = caller {
+        // The span is new, so it has no other parent.
+        let _ = span.set_parent(Context::new().with_remote_span_context(remote(caller, headers)));
+    } else {
+        // Vendor-specific state belongs to the trace, so it is only forwarded with its trace.
+        headers.remove(STATE);
+    }
+    let ours = span.context().span().span_context().clone();
+    let ours = TraceParent {
+        trace: context::TraceId(u128::from_be_bytes(ours.trace_id().to_bytes())),
+        span: u64::from_be_bytes(ours.span_id().to_bytes()),
+        is_sampled: ours.is_sampled(),
+    };
+    // Digits and dashes are a valid header value.
+    if let Ok(value) = HeaderValue::try_from(ours.to_string()) {
+        headers.insert(PARENT, value);
+    }
+    Some(ours)
+}
+
+fn remote(parent: TraceParent, headers: &HeaderMap) -> SpanContext {
+    let lines = headers.get_all(STATE).iter();
+    let state = lines.map(|line| line.to_str().unwrap_or_default()).collect::<Vec<_>>().join(",");
+    // The specification requires at most 512 bytes, so a longer or invalid value is dropped.
+    let state = Some(state).filter(|state| state.len() <= 512);
+    let state = state.and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
+    let flags = if parent.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
+    let trace = TraceId::from_bytes(parent.trace.0.to_be_bytes());
+    SpanContext::new(trace, SpanId::from_bytes(parent.span.to_be_bytes()), flags, true, state)
+}
 
 struct Collector {
     hyper: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,

@@ -14,7 +14,7 @@ mod spans;
 use tollgate_config::plan::TracingPlan;
 
 #[cfg(feature = "otlp")]
-pub use self::export::{Export, decisions};
+pub use self::export::{Export, layer};
 pub(crate) use self::request::{Traced, note_route};
 pub(crate) use self::spans::Spans;
 pub use self::spans::TracingError;
@@ -68,5 +68,3 @@ pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
             .to_owned(),
     ))
 }
-
-const REQUEST: &str = "tollgate::request";

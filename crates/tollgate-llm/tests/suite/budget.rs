@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tollgate::key::{ApiKey, ApiKeys};
 use tollgate::{MemoryStore, Policy, Quota};
-use tollgate_llm::{LlmBudget, Models};
+use tollgate_llm::{LlmBudget, Models, Watch, WatchedBody};
 use tower::ServiceExt;
 
 use crate::servers::{all_cases, models};
@@ -212,4 +212,42 @@ async fn retained_bytes_delay_the_end() {
     ended.store(true, Ordering::Relaxed);
     assert!(!body.is_end_stream());
     assert_eq!(body.collect().await.expect("an infallible body").to_bytes(), "data: [DO");
+}
+
+/// hyper drops unsent bytes when a body fails, so the receiver gets time to send them.
+#[test]
+fn retained_bytes_precede_an_error() {
+    struct Broken;
+
+    impl http_body::Body for Broken {
+        type Data = Bytes;
+        type Error = &'static str;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+            Poll::Ready(Some(Err("broken")))
+        }
+    }
+
+    struct Retained;
+
+    impl Watch for Retained {
+        fn data(&mut self, data: Bytes) -> Bytes {
+            data
+        }
+
+        fn rest(&mut self, is_complete: bool) -> Bytes {
+            assert!(!is_complete);
+            Bytes::from_static(b"rest")
+        }
+    }
+
+    let mut body = WatchedBody::new(Broken).watched_by(Box::new(Retained));
+    let mut poll = || Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop()));
+    let rest = poll().map(|frame| frame.and_then(Result::ok)?.into_data().ok());
+    assert_eq!(rest, Poll::Ready(Some(Bytes::from_static(b"rest"))));
+    assert!(poll().is_pending());
+    assert!(matches!(poll(), Poll::Ready(Some(Err("broken")))));
 }

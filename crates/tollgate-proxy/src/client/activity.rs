@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
-/// The time limits of a client.
+/// A client's time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// From the request's first byte to the end of its head.
+    /// From the request's first byte to its complete head.
     pub head: Duration,
     /// Between two requests.
     pub keep_alive: Duration,
@@ -43,11 +43,11 @@ struct State {
     requests: usize,
     responses: usize,
     free_since: Instant,
-    /// The first byte of an incomplete request head.
+    /// When an incomplete request head's first byte arrived.
     head_since: Option<Instant>,
     /// The last byte in either direction.
     moved_at: Instant,
-    /// How long no byte may move, if the target of a response may pause longer than by default.
+    /// How long no byte may move, if a response's target may pause longer than by default.
     longer_stall: Duration,
     /// In HTTP/2, a byte may belong to no request.
     is_h2: bool,

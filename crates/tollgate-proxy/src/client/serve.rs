@@ -40,7 +40,7 @@ pub struct Serving<F> {
     pub is_crowded: F,
 }
 
-/// The limits of a request's head.
+/// The limits for a request's head.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
     pub http1_bytes: usize,
@@ -169,7 +169,7 @@ fn finished<B: Body<Data = Bytes>, G>(
         }
     }
     if version == Version::HTTP_10 && closes(&response) {
-        // Otherwise hyper would announce that the connection stays open.
+        // Otherwise hyper would announce a persistent connection.
         *response.version_mut() = version;
     }
     let hides_end = is_http1 && has_length_of_another(&response);
@@ -244,7 +244,7 @@ impl Upload {
 /// The maximum number of requests in flight on one HTTP/2 connection.
 const STREAMS: u32 = 100;
 
-/// How many bytes of a request body may be buffered before the target reads them.
+/// How many body bytes per request may be buffered before the target reads the body.
 const UPLOAD_BYTES: u32 = 128 << 10;
 
 /// The same for all requests on a connection together.
@@ -253,5 +253,5 @@ const UPLOADS_BYTES: u32 = 1 << 20;
 /// How many streams a client on the internet may reset.
 const RESETS: usize = 32;
 
-/// A body up to this size usually arrives in one piece, so hyper can discard it.
+/// A body up to this size usually arrives as a single piece, so hyper can discard it.
 const SMALL_BODY: u64 = 8 << 10;

@@ -1,4 +1,4 @@
-//! The bytes of a client's connection.
+//! The bytes on a client's connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -23,7 +23,7 @@ pub(super) struct Watched<S, K> {
     faults: ChooseAnswer,
     /// Answers the last head, if it is invalid.
     fault: FaultAnswer,
-    /// The rest of an answer that replaces hyper's answer to an invalid head.
+    /// The rest of the answer that replaces hyper's answer to an invalid head.
     instead: Bytes,
     _kept: K,
 }

@@ -1,7 +1,10 @@
-//! The whole proxy between duplex streams, under a clock that passes while all tasks wait.
+//! The complete proxy between duplex streams, under a clock that advances while all tasks wait.
 
 mod chunks;
+mod http1;
+mod streams;
 mod timeouts;
+mod upgrades;
 
 use std::io;
 use std::sync::Arc;
@@ -62,7 +65,7 @@ impl Proxy {
             identity: Arc::default(),
             clients: Clients::dialing(upstream),
             idle: IDLE,
-            tunnels: Tunnels::default(),
+            tunnels: Tunnels::default().at_most(8),
             failures: Failures::default(),
             via: Via::new("test").unwrap(),
         };
@@ -143,7 +146,7 @@ fn rendered(fault: Fault) -> Response<&'static str> {
     response.body(fault.code()).unwrap()
 }
 
-/// What an upstream does after its answer.
+/// An upstream's behaviour after its answer.
 #[derive(Clone, Copy)]
 enum Then {
     Close,
@@ -164,8 +167,10 @@ fn upstream(answer: &'static str, then: Then) -> (Dial, Requests) {
         let seen = Arc::clone(&seen);
         tokio::spawn(async move {
             while let Some(request) = read_request(&mut theirs).await {
+                let head = answer.find("\r\n\r\n").map_or(0, |end| end + 4);
+                let length = if request.starts_with("HEAD ") { head } else { answer.len() };
                 seen.lock().push(request);
-                if theirs.write_all(answer.as_bytes()).await.is_err() {
+                if theirs.write_all(&answer.as_bytes()[..length]).await.is_err() {
                     return;
                 }
                 match then {
@@ -190,7 +195,7 @@ fn ok() -> (Dial, Requests) {
     upstream(OK, Then::Send(Duration::ZERO, ""))
 }
 
-/// A whole request, with chunks and trailers as they arrived. `None` if it is incomplete.
+/// A complete request, with its original chunks and trailers. `None` if it is incomplete.
 async fn read_request(stream: &mut DuplexStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -221,7 +226,7 @@ fn has_last_chunk(mut body: &str) -> bool {
     false
 }
 
-/// An HTTP/2 client, whose requests the caller sends one after another.
+/// An HTTP/2 client. The caller sends its requests one after another.
 async fn http2(proxy: &Proxy) -> h2::client::SendRequest<Bytes> {
     let (client, connection) = h2::client::handshake(proxy.connect()).await.unwrap();
     tokio::spawn(connection);

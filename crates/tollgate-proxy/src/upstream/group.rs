@@ -127,22 +127,22 @@ impl Group {
 
     fn choose_among(&self, count: usize, tried: Tried) -> Option<usize> {
         let given = self.given.fetch_add(1, Ordering::Relaxed);
+        let is_untried = |index: &usize| tried.0 >> index & 1 == 0;
+        let is_up = |index: &usize| self.members[*index].is_up();
         // Starts with another member each time, so equal members share the requests.
-        let order = (0..count).map(|n| given.wrapping_add(n) % count);
-        let untried = order.filter(|index| tried.0 >> index & 1 == 0);
+        let untried = (0..count).map(|n| given.wrapping_add(n) % count).filter(is_untried);
         let now = self.now();
         let due = untried.clone().find(|index| self.members[*index].is_due(now, self.passive));
-        let up = || untried.clone().filter(|index| self.members[*index].is_up());
         let chosen = due.or_else(|| match self.balance {
             Balance::RoundRobin => {
                 // In a fixed order among the members that are up. Otherwise the neighbor of a
                 // member that is down would receive the requests for both.
-                let mut up: Vec<_> = up().collect();
-                up.sort_unstable();
-                up.get(given.checked_rem(up.len())?).copied()
+                let mut up = (0..count).filter(is_untried).filter(is_up);
+                up.nth(given.checked_rem(up.clone().count())?)
             }
             Balance::LeastBusy => {
-                up().min_by_key(|index| self.members[*index].busy.load(Ordering::Relaxed))
+                let busy = |index: &usize| self.members[*index].busy.load(Ordering::Relaxed);
+                untried.clone().filter(is_up).min_by_key(busy)
             }
         });
         chosen.or_else(|| untried.clone().next())

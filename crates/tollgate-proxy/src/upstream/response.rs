@@ -24,7 +24,7 @@ pub struct Responder {
     request: Option<Release>,
 }
 
-/// The body of an upstream's response. It is forwarded piece by piece, at the slower side's speed.
+/// An upstream's response body. It is forwarded piece by piece, at the slower side's speed.
 pub type ResponseBody = Timed<Whole, Responder>;
 
 impl ResponseBody {

@@ -1,8 +1,8 @@
-//! Requests on their way to Redis: many of them share a call.
+//! Requests on their way to Redis, where many requests share a call.
 //!
 //! | file | content |
 //! |---|---|
-//! | `ticket.rs`, `future.rs`, `ids.rs` | a request, the future of its answer, its name |
+//! | `ticket.rs`, `future.rs`, `ids.rs` | a request, the future for its answer, its name |
 //! | `lanes.rs`, `pace/` | a server's queue, and when a call leaves |
 //! | `combiner/` | fills calls, sends them, follows redirections, distributes the answers |
 //! | `cross_slot.rs` | requests with keys in several slots |

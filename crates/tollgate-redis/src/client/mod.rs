@@ -1,4 +1,4 @@
-//! Connections to Redis: one server, a master behind Sentinels, or the nodes of a Cluster.
+//! Connections to Redis: one server, a master behind Sentinels, or all Cluster nodes.
 //!
 //! | file | content |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `connection/` | a connection, by fred or simulated |
 //! | `breaker.rs`, `node_breaker.rs` | when to stop calling a server |
 //! | `server_clock.rs` | a server's time |
-//! | `check.rs`, `report.rs` | what is wrong with a server |
+//! | `check.rs`, `report.rs` | a server's problems |
 //! | `roster.rs` | how many processes share the quotas |
 
 pub(crate) mod address;

@@ -27,7 +27,7 @@ pub(crate) fn url(redis: &Redis) -> String {
 }
 
 /// The same for a Cluster. Nodes do not tell each other about users.
-pub(crate) fn cluster_url(cluster: &Cluster) -> String {
+fn cluster_url(cluster: &Cluster) -> String {
     for node in cluster.nodes() {
         documented().iter().for_each(|command| grant(node, command));
     }

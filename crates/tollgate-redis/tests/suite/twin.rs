@@ -50,6 +50,14 @@ fn long_logs_match_the_core() {
     run(Family::LongLogs, 4);
 }
 
+/// The path for logs with thousands of entries, from 300 entries on.
+#[test]
+fn very_long_logs_match_the_core() {
+    let script = TEXT.replace("local MANY = 4096", "local MANY = 300");
+    assert_ne!(script, TEXT);
+    run_with(&script, Family::LongLogs, 8);
+}
+
 /// Runs up to the last instant but one that a double can represent.
 #[test]
 fn end_of_time_matches_the_core() {

@@ -1,4 +1,4 @@
-//! The stores of a simulated fleet, and what can happen to them.
+//! A simulated fleet's stores, and their faults.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tollgate_memory::{Clock, MemoryStore};
 
 use super::Bounds;
 
-/// The processes that decide requests, and the store behind them. The default is one process with a
-/// store in its memory.
+/// The processes that decide requests, and the store behind them. The default is a single process
+/// with a store in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fleet {
     /// The number of processes.
     pub replicas: NonZeroU32,
     /// Whether they share a store. Otherwise each has its own store in memory.
     pub is_shared: bool,
-    /// The share of a quota that each process grants while it cannot reach the shared store:
+    /// The quota share that each process grants while it cannot reach the shared store:
     /// numerator and denominator. `None` divides it by the number of processes.
     pub local_share: Option<(u32, u32)>,
     /// Whether the shared store may [fail over](Fault::Failover), for which its calls are recorded.

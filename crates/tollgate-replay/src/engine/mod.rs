@@ -177,7 +177,7 @@ impl Replay {
         }
     }
 
-    /// Something happens to the store of a shared [fleet](Fleet).
+    /// Applies a fault to a shared [fleet](Fleet)'s store.
     ///
     /// # Errors
     /// Same as [`request`](Self::request).
@@ -193,7 +193,7 @@ impl Replay {
         self.requests
     }
 
-    /// Returns when the next response ends or the next waiting request continues.
+    /// Returns when the next response is complete or the next waiting request continues.
     #[must_use]
     pub fn next_event(&self) -> Option<Timestamp> {
         self.events.peek().map(|Reverse(event)| event.at)

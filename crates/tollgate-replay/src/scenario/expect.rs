@@ -1,4 +1,4 @@
-//! What a test expects of its requests.
+//! A test's expectations, which its requests' outcomes meet or fail.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -13,7 +13,7 @@ use super::Outcome;
 pub struct Expectation {
     /// Which requests.
     pub scope: Scope,
-    /// What is expected of them.
+    /// The expected outcome.
     pub expected: Expected,
 }
 
@@ -26,7 +26,7 @@ pub enum Scope {
     Sender(u32),
 }
 
-/// What is expected.
+/// An expected outcome.
 #[derive(Clone, Debug)]
 pub enum Expected {
     /// Every answer has this status.
@@ -61,11 +61,12 @@ pub enum Expected {
 pub struct Failure {
     /// The position of the request that shows it.
     pub at: usize,
-    /// What was expected.
+    /// The expected outcome.
     pub expected: String,
     /// What happened instead.
     pub got: String,
-    /// Whether it remains true of a history in which the failure only has to be as large.
+    /// Whether too many requests were counted. A shorter history then shows the failure if it
+    /// still has an excess.
     pub(super) is_excess: bool,
 }
 
@@ -152,8 +153,8 @@ impl Expectation {
         }
     }
 
-    /// Checks a number of requests. If they are too many, the first beyond the range shows it; if
-    /// they are too few, the first of the others.
+    /// Checks a number of requests. If there are too many, the failure is at the first request
+    /// beyond the range. If there are too few, it is at the first request that was not counted.
     fn count<'a>(
         &self,
         range: &RangeInclusive<u64>,
@@ -186,7 +187,7 @@ impl Expectation {
 
 const NO_DENIAL: &str = "no denied request";
 
-/// Finds the first request that is one too many in a window, and when that window starts.
+/// Finds the first request that exceeds the number in a window, and when that window starts.
 fn exceeded<K: std::hash::Hash + Eq>(
     passed: impl Iterator<Item = (Timestamp, K, usize)>,
     more_than: u64,

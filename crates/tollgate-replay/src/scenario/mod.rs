@@ -1,10 +1,10 @@
-//! Requests that a test describes: when they arrive, what is expected of them, and the shortest
-//! history that still fails.
+//! The requests in a test: their schedule, their expected outcomes, and the shortest history that
+//! still fails.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `schedule.rs` | when requests arrive |
-//! | `expect.rs` | what is expected of their outcomes |
+//! | `expect.rs` | their expected outcomes |
 //! | `shrink.rs` | the shortest history that shows a failure |
 
 mod expect;
@@ -28,7 +28,7 @@ pub struct Outcome {
     pub arrival: Arrival,
     /// Whether it passed, even if the target's answer is an error.
     pub is_allowed: bool,
-    /// The status of its answer.
+    /// The answer's status.
     pub status: u16,
     /// How long it waited before it passed.
     pub wait: Micros,
@@ -41,7 +41,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of a request that met no limit.
+    /// Creates the outcome for a request that met no limit.
     #[must_use]
     pub const fn unlimited(arrival: Arrival, status: u16) -> Self {
         let (wait, policy, remaining, retry_after) = (Micros::ZERO, None, None, None);

@@ -81,7 +81,7 @@ impl Schedule {
         schedule
     }
 
-    /// Returns when the next request arrives, as far as that is known before further answers.
+    /// Returns when the next request arrives. A further answer may cause an earlier request.
     #[must_use]
     pub fn next_at(&self) -> Option<Timestamp> {
         self.next.peek().map(|Reverse((at, ..))| *at)

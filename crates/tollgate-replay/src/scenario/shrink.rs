@@ -7,8 +7,8 @@ const PATIENCE: usize = 1_000_000;
 
 /// Removes requests as long as the failure remains. `run` simulates the given requests.
 ///
-/// A request with a wrong outcome keeps this outcome. If too many requests pass, still as many pass
-/// as before were too many.
+/// A request with a wrong outcome retains this outcome. If too many requests pass, still too many
+/// pass in the shorter history.
 ///
 /// # Errors
 /// Same as `run`.

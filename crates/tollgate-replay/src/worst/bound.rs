@@ -5,11 +5,11 @@ use tollgate_engine::AppliedLimit;
 
 use super::{Kind, Threat};
 
-/// Returns the most requests that pass within any span of this length, both ends included. `None`
+/// Returns the most requests that pass within any span with this length, both end points included. `None`
 /// means that there is no bound.
 ///
-/// Each request counts under all policies of its kind. So a policy that all kinds have in common
-/// bounds their sum, and each policy of a kind bounds this kind.
+/// Each request counts under all its kind's policies. So a policy that all kinds share bounds their
+/// sum, and each policy bounds its own kind.
 pub(super) fn bound(kinds: &[Kind], span: Micros, threat: &Threat) -> Option<u64> {
     let of = |kind: &Kind, applied: &AppliedLimit, cost| {
         policy_bound(kind.limits.policy(applied), span, cost, threat)
@@ -77,7 +77,7 @@ fn passes(policy: &Policy, span: Micros, cost: Cost) -> u64 {
     let (span, window) = (span.get(), policy.window().get().max(1));
     let cost = cost.get().max(1);
     let times = |amount: u64, times: u64| amount.saturating_mul(times);
-    // The windows that a span meets if it starts at the end of one.
+    // The windows that a span meets if it starts at a window's end.
     let windows = |window: u64| span.div_ceil(window) + 1;
     let refilled = u128::from(limit) * u128::from(span) / u128::from(window);
     let refilled = u64::try_from(refilled).unwrap_or(u64::MAX);

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Micros, Timestamp};
 
-/// Requests of a kind at the same instant, repeated at equal intervals.
+/// Similar requests at the same instant, repeated at equal intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
     /// When, after the schedule's first request.
@@ -21,7 +21,7 @@ pub struct Burst {
     pub every: Micros,
 }
 
-/// Groups requests, which are in the order of their times.
+/// Groups requests, which are sorted by time.
 pub(super) fn bursts(sent: impl Iterator<Item = (Timestamp, usize, usize)>) -> Vec<Burst> {
     let mut bursts: Vec<Burst> = Vec::new();
     let (mut origin, every) = (None, Micros::ZERO);

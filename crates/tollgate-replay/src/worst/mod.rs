@@ -60,9 +60,9 @@ impl Kind {
 pub struct Threat {
     /// The processes that decide, and their store.
     pub fleet: Fleet,
-    /// For how long the store may be lost, once.
+    /// For how long the store may be lost, a single time.
     pub store_lost: Option<Micros>,
-    /// Whether the store may fail over, once, to a copy that lacks all charges.
+    /// Whether the store may fail over, a single time, to a copy that lacks all charges.
     pub failover: bool,
 }
 
@@ -72,7 +72,7 @@ pub struct Worst {
     /// The window.
     pub window: Micros,
     /// Whether two requests that are a window apart count together. Buckets have no windows: their
-    /// limit is refilled in a window, and both of its ends count.
+    /// limit is refilled in a window, and both end points count.
     pub is_closed: bool,
     /// The most that the search found.
     pub found: u64,

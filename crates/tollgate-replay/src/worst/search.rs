@@ -1,8 +1,8 @@
 //! The search for a schedule that gets many requests through.
 //!
 //! Requests are sent as early as the limits allow, from the instants on at which counts start anew:
-//! the start of a window, and the last microsecond before it. If that does not reach the bound,
-//! random requests are sent before.
+//! a window's start, and the last microsecond before it. If that does not reach the bound,
+//! random requests are sent earlier.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ struct Attempt<'a> {
     kinds: &'a [Kind],
     threat: &'a Threat,
     span: Micros,
-    /// Requests before the others.
+    /// Earlier requests: when they are sent, their kind and their number.
     before: Option<(Timestamp, usize, u64)>,
     origin: Timestamp,
     faults: Vec<(Timestamp, Fault)>,

@@ -42,8 +42,8 @@ fn algorithms_alone_are_proved() {
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
-/// All schedules of a tiny quota get no more through than the bound, and one of them gets as many
-/// through as the search.
+/// For a tiny quota, no schedule gets more requests through than the bound or the schedule that
+/// the search finds.
 #[test]
 fn bounds_hold_for_all_schedules_of_tiny_quotas() {
     let mut checked = 0;
@@ -155,7 +155,7 @@ fn schedule_alone_gets_the_number_through() {
     for algorithm in algorithms() {
         let policy = policy(Quota::per_minute(100), algorithm);
         let (kind, worst) = (Kind::of_policy(&policy), alone(&policy, MINUTE, &Threat::default()));
-        // The schedule ends as a fixed window starts.
+        // The schedule's last request arrives as a fixed window starts.
         let origin = Timestamp::from_micros(START.as_micros() - 1);
         let mut replay = Replay::new();
         let mut passed = 0;

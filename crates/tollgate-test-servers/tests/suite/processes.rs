@@ -89,7 +89,7 @@ fn failed_restart_reports_the_last_output_line() {
 
 #[test]
 fn process_stops_when_its_owner_is_killed() {
-    // The test runs itself in a second process, which becomes the owner of a frozen server.
+    // The test runs itself in a second process, which becomes a frozen server's owner.
     if std::env::var_os("OWNED").is_some() {
         let redis = Redis::start();
         redis.stop();

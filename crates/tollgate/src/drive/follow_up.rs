@@ -34,7 +34,8 @@ impl FollowUp {
             let receipts: Vec<_> = charges.receipts(limits, next_id).collect();
             follow_up.in_flight =
                 renewer.map(|renewer| renewer.hold(&receipts)).unwrap_or_default();
-            follow_up.open = settles.and_then(|store| Open::new(store, limits, receipts));
+            let delay = charges.delay(limits);
+            follow_up.open = settles.and_then(|store| Open::new(store, limits, receipts, delay));
         }
         let is_soft = |applied: &AppliedLimit| limits.of(applied).mode == Mode::Annotate;
         follow_up.exceeds = charges.iter().any(|it| it.decision.denies() && is_soft(it));

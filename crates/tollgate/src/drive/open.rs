@@ -13,6 +13,7 @@ use super::receipts::settle;
 /// A request's charges that are settled later.
 pub(crate) struct Open {
     store: AnyStore,
+    /// When the request leaves, from which the store counts, too.
     made: Instant,
     charges: Mutex<OpenCharges>,
 }
@@ -22,9 +23,12 @@ impl Open {
         store: &AnyStore,
         limits: &Limits,
         receipts: Vec<Receipt>,
+        delay: Micros,
     ) -> Option<Arc<Self>> {
         let charges = OpenCharges::new(limits, receipts)?.into();
-        Some(Arc::new(Self { store: store.clone(), made: Instant::now(), charges }))
+        let now = Instant::now();
+        let made = now.checked_add(delay.into()).unwrap_or(now);
+        Some(Arc::new(Self { store: store.clone(), made, charges }))
     }
 
     /// Settles each open charge for which `actual` returns a cost, without waiting for the store.

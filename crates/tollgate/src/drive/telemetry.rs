@@ -170,7 +170,7 @@ impl Telemetry {
         }
     }
 
-    /// Records what the called service has said about a limit's quota.
+    /// Records the numbers that the called service has sent about a limit's quota.
     #[cfg_attr(
         not(feature = "metrics"),
         expect(unused_variables, clippy::unused_self, reason = "nothing is counted")

@@ -83,7 +83,7 @@ trait AnyLayer: Send + Sync {
     fn inspect(&self) -> StoreReport;
 }
 
-/// The data of an interface with limits.
+/// The data for an interface with limits.
 pub(crate) trait Limited: Send + Sync + 'static {
     fn limits(&self) -> Vec<&Limit>;
     fn tier_of(&self, name: &SubjectName) -> Option<Tier>;

@@ -63,8 +63,8 @@ impl<St: Store> Acquire<St> {
         self.charges.push(self.state.face.applied(limits, number, key, cost), limits);
     }
 
-    /// Sets the longest wait, if it is shorter than the limiter's. It includes the waits of
-    /// [retries](Permit::retry).
+    /// Sets the longest wait, if it is shorter than the limiter's. It counts from the first attempt, so
+    /// for [retries](Permit::retry) it includes the calls before them.
     pub fn within(mut self, wait: Duration) -> Self {
         self.patience = wait.into();
         self
@@ -94,25 +94,27 @@ impl<St: Store> Acquire<St> {
             let mut decided = Decided { charges: self.charges.clone(), follow_up: None };
             decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let decided = attempt(&self.state, decided, patience).await?;
-            let unused = Unused::new(Permit::new(self, decided));
+            let mut unused = Unused::new(Permit::new(self, decided));
             let turn = unused.turn(asked.elapsed() >= RECHECK).await;
             let permit = unused.used();
             self = match turn {
                 Turn::Used => return Ok(permit),
-                // The calls behind this one keep their instants, so it asks for a new one.
+                // The later calls retain their instants, so this call needs a new instant.
                 Turn::Paused => permit.into_refunded().await,
-                Turn::Unused => permit.call,
+                Turn::Unused => permit.into_unused().await,
             };
         }
     }
 
-    /// The longest of all waits together: the caller's, or the shortest queue's.
+    /// The longest total wait: the caller's wait, or a policy's wait if that is shorter.
     fn longest_wait(&self) -> Micros {
-        let queues = self.charges.iter().filter_map(|it| {
-            let policy = self.state.limits.policy(it);
-            policy.max_queue_time().filter(|max| !policy.is_penalty() && *max > Micros::ZERO)
+        let rates = self.charges.iter().filter(|it| !self.state.limits.policy(it).is_penalty());
+        let waits = rates.flat_map(|it| {
+            let limit = self.state.limits.of(it);
+            [limit.policy.max_queue_time(), limit.mode.max_wait().map(Micros::from)]
         });
-        queues.min().map_or(self.patience, |queue| queue.min(self.patience))
+        let waits = waits.flatten().filter(|wait| *wait > Micros::ZERO);
+        waits.min().map_or(self.patience, |wait| wait.min(self.patience))
     }
 
     /// Charges the retry budget, too.
@@ -123,17 +125,21 @@ impl<St: Store> Acquire<St> {
         };
         // A call that costs more than the budget can be repeated if the budget is full.
         let most = self.state.retries().map_or(1, Policy::capacity);
-        let cost = self.charges.first().map_or(0, |first| first.cost.get());
+        // Its unit is the first policy's.
+        let first = self.charges.iter().find(|it| it.limit == 0);
+        let cost = first.map_or(1, |first| first.cost.get());
         self.push_own(number, Cost::new(cost.clamp(1, most)));
         self
     }
 
-    /// Charges a policy of the limiter's own, once, under the key of the first charge.
+    /// Charges the limiter's own policy a single time. The key is the call's key for the first
+    /// policy, or otherwise the first charge's key.
     fn push_own(&mut self, number: usize, cost: Cost) {
         let is_charged = self.charges.iter().any(|it| usize::from(it.limit) == number);
         // A cost of zero is always allowed.
-        let first = self.charges.first().filter(|first| first.cost > Cost::ZERO);
-        if let Some(key) = first.map(|first| first.key.clone())
+        let costly = self.charges.iter().filter(|it| it.cost > Cost::ZERO);
+        let key = costly.min_by_key(|it| it.limit != 0).map(|it| it.key.clone());
+        if let Some(key) = key
             && !is_charged
         {
             self.push(number, &key, cost);
@@ -170,8 +176,8 @@ impl<St: Store> Unused<St> {
         self.0.take().expect("a permit is taken once")
     }
 
-    async fn turn(&self, has_queued: bool) -> Turn {
-        match &self.0 {
+    async fn turn(&mut self, has_queued: bool) -> Turn {
+        match &mut self.0 {
             Some(permit) => permit.turn(has_queued).await,
             None => Turn::Used,
         }
@@ -217,7 +223,7 @@ async fn attempt<St: Store>(
 }
 
 /// A key may have been paused while a call was in the queue for this long.
-pub(super) const RECHECK: Duration = Duration::from_secs(1);
+const RECHECK: Duration = Duration::from_secs(1);
 
 fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) -> AcquireError {
     let refusal = || Refusal::new(Verdicts::of(&state.limits, &decided.charges));

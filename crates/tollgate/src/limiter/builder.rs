@@ -158,15 +158,15 @@ impl<St: Store> LimiterBuilder<St> {
     }
 
     /// Lowers the rate of all processes if the called service denies a call without naming a wait:
-    /// each denial halves it, down to a sixteenth, and then it rises evenly. It takes `recovery` from
-    /// nothing to the whole quota.
+    /// each denial halves it, down to a sixteenth, and then it rises evenly. A rise from zero to
+    /// the full quota would take `recovery`.
     ///
     /// A service that names its waits needs no such guess, so this is off by default. It adds a token
-    /// bucket named after the first policy, such as `partner-rate`, under the key of a call's first
-    /// charge. At half of the rate, every second turn passes unused: its charge stands, and the call
-    /// asks for another turn, behind all others.
+    /// bucket named after the first policy, such as `partner-rate`, under the first charge's key.
+    /// At half the rate, every second turn passes unused: it remains charged, and the call queues
+    /// again, behind all other calls.
     ///
-    /// Denials of calls that left before the rate was halved change nothing.
+    /// A denial has no effect if its call left before the rate was last halved.
     #[must_use]
     pub const fn adaptive(mut self, recovery: Duration) -> Self {
         self.recovery = Some(recovery);

@@ -50,7 +50,7 @@ impl AcquireError {
             Self::Denied(refusal)
             | Self::TooLate(refusal)
             | Self::QueueFull(refusal)
-            | Self::RetryBudget(refusal) => refusal.retry_after.map(Duration::from),
+            | Self::RetryBudget(refusal) => refusal.retry_after(),
             Self::Store(error) => error.retry_after().map(Duration::from),
             Self::NoRetryBudget | Self::Closed | Self::UnknownPolicy(_) | Self::TooManyCharges => {
                 None
@@ -89,6 +89,11 @@ impl Refusal {
         let waits = denying().filter_map(|verdict| verdict.decision().retry_after());
         let retry_after = waits.max().filter(|_| !never);
         Self { verdicts, retry_after }
+    }
+
+    /// Returns when the call may be allowed, or `None` if it never can be.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after.map(Duration::from)
     }
 
     /// Returns all policies' decisions.

@@ -1,8 +1,9 @@
-//! What a permit learns from the called service's response.
+//! Learns from the called service's response.
 
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::timeout;
 use tollgate_core::{Charge, Cost, Decision, Micros, PenaltyBlock, Store, StoreError};
 use tollgate_engine::AppliedLimit;
 
@@ -13,18 +14,18 @@ use crate::feedback::{Feedback, Pause, ServerQuota};
 use crate::observe::PauseSource;
 
 impl<St: Store> Permit<St> {
-    /// Applies what the called service's response says about its own limits, for all processes.
+    /// Reads the called service's own limits from its response, and applies them to all processes.
     ///
     /// * A denial pauses the key until the service's instant. If the service names none, the pause
     ///   starts with a second, and doubles with each further denial.
     /// * With [`adaptive`](super::LimiterBuilder::adaptive), such a denial halves the rate, too.
-    /// * If the service says that fewer units remain than here, because someone else uses them, the
-    ///   difference is charged. With several policies, this needs a quota with the policy's name, such
-    ///   as `tokens`.
+    /// * If fewer units remain at the service than here, because other programs use them, the
+    ///   difference is charged, unless calls queue. With several policies, this needs a quota with
+    ///   the policy's name, such as `tokens`.
     ///
-    /// Returns the pause that this response has started. A response to a call that left before the
-    /// last pause started changes nothing. Without
-    /// [`pausable`](super::LimiterBuilder::pausable), no response starts a pause.
+    /// Returns the pause that this response has started. A response has no effect if its call left
+    /// before the last pause started. Without [`pausable`](super::LimiterBuilder::pausable), no
+    /// response starts a pause.
     ///
     /// # Errors
     /// The store failed, so the pause may be unknown to other processes. A `tollgate` event reports
@@ -63,7 +64,7 @@ impl<St: Store> Permit<St> {
         Ok(blocked)
     }
 
-    /// Halves the rate that this call has seen, if the service names no wait.
+    /// Halves the rate at which this call has left, if the service names no wait.
     async fn slow_down(&self, feedback: &Feedback) -> Result<(), StoreError> {
         let State { store, limits, .. } = self.state();
         let is_unnamed = feedback.is_denial() && feedback.pause().is_none();
@@ -76,9 +77,11 @@ impl<St: Store> Permit<St> {
         let excess = Cost::new(peek.decisions()[0].remaining.saturating_sub(half));
         if excess > Cost::ZERO {
             // Only if this leaves half: another process may have halved it meanwhile.
-            store.decide(&[Charge { cost: excess, ..charge }.leaving(Cost::new(half))]).await?;
-            let policy = limits.policy(bucket).name();
-            tracing::info!(target: "tollgate", policy, permille = half, "lowered the rate");
+            let lowering = Charge { cost: excess, ..charge }.leaving(Cost::new(half));
+            if store.decide(&[lowering]).await?.is_admitted() {
+                let policy = limits.policy(bucket).name();
+                tracing::info!(target: "tollgate", policy, permille = half, "lowered the rate");
+            }
         }
         Ok(())
     }
@@ -97,7 +100,7 @@ impl<St: Store> Permit<St> {
             }
             let charge = limits.charge(applied);
             let peek = store.decide(&[Charge { cost: Cost::ZERO, ..charge }]).await?;
-            // In another window, the service's number says nothing.
+            // In another window, the service's number does not apply.
             let decided_at = self.decided.charges.decided_at();
             if peek.decided_at() >= decided_at + applied.decision.reset_after {
                 continue;
@@ -106,8 +109,9 @@ impl<St: Store> Permit<St> {
             let ours = peek.decisions()[0].remaining.min(applied.decision.remaining);
             let used = Cost::new(ours.saturating_sub(remaining));
             if used > Cost::ZERO {
-                // Only if this leaves what the service says: another response may have told the same.
-                // And only if no call queues, because the service does not know these calls.
+                // Charged only if the service's number then remains, because another response may
+                // have reported the same. While calls queue, it is not charged, because the service
+                // does not know these calls.
                 let queue = charge.queue.map(|_| Micros::ZERO);
                 let used = Charge { cost: used, queue, ..charge }.leaving(Cost::new(remaining));
                 store.decide(&[used]).await?;
@@ -122,38 +126,53 @@ impl<St: Store> Permit<St> {
         self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
     }
 
-    /// Decides what to do with the call's turn. If the call has queued, asks the store what has
-    /// changed meanwhile.
-    pub(super) async fn turn(&self, has_queued: bool) -> Turn {
-        let State { store, limits, face, .. } = self.state();
-        let (pause, bucket) = (self.pause(), self.state().rate(&self.decided));
-        let mut remaining = bucket.map(|bucket| bucket.decision.remaining);
-        if has_queued {
-            let looks = [pause, bucket].into_iter().flatten();
-            let looks: SmallVec<[_; 2]> =
-                looks.map(|it| Charge { queue: None, ..limits.charge(it) }.dry()).collect();
-            if looks.is_empty() {
-                return Turn::Used;
-            }
-            let Ok(verdict) = store.decide(&looks).await else { return Turn::Used };
-            let mut decisions = verdict.decisions().iter();
-            if pause.and_then(|_| decisions.next()).is_some_and(Decision::denies) {
-                return Turn::Paused;
-            }
-            remaining = bucket.and_then(|_| decisions.next()).map(|now| now.remaining);
+    /// Decides what to do with the call's turn. If the call has queued, this reads the key's
+    /// pause and rate from the store again.
+    pub(super) async fn turn(&mut self, has_queued: bool) -> Turn {
+        if has_queued && self.look().await {
+            return Turn::Paused;
         }
-        match (&face.rate, bucket, remaining) {
-            (Some(rate), Some(bucket), Some(remaining))
-                if !rate.uses_turn(&bucket.key, remaining) =>
+        match (&self.state().face.rate, self.state().rate(&self.decided)) {
+            (Some(rate), Some(bucket))
+                if !rate.uses_turn(&bucket.key, bucket.decision.remaining) =>
             {
                 Turn::Unused
             }
             _ => Turn::Used,
         }
     }
+
+    /// Updates the rate, and returns whether the key is paused. If the store's reply is late,
+    /// this assumes no change, because a late departure may be too close to the next departures.
+    async fn look(&mut self) -> bool {
+        let State { store, limits, .. } = self.state();
+        let (pause, bucket) = (self.pause(), self.state().rate(&self.decided));
+        let looks = [pause, bucket].into_iter().flatten();
+        let looks: SmallVec<[_; 2]> =
+            looks.map(|it| Charge { queue: None, ..limits.charge(it) }.dry()).collect();
+        if looks.is_empty() {
+            return false;
+        }
+        let reply = store.decide(&looks);
+        drop(looks);
+        let Ok(Ok(verdict)) = timeout(LONGEST_LOOK, reply).await else { return false };
+        let mut decisions = verdict.decisions().iter();
+        let is_paused = pause.and_then(|_| decisions.next()).is_some_and(Decision::denies);
+        let seen = bucket.map(|bucket| bucket.limit).zip(decisions.next().copied());
+        if let Some((number, now)) = seen {
+            let mut charges = self.decided.charges.iter_mut();
+            if let Some(bucket) = charges.find(|it| it.limit == number) {
+                bucket.decision = now;
+            }
+        }
+        is_paused
+    }
 }
 
-/// What a call does with its turn.
+/// The longest time that a departing call waits for the store's reply.
+const LONGEST_LOOK: Duration = Duration::from_millis(250);
+
+/// Whether a call uses its turn.
 pub(super) enum Turn {
     /// It leaves.
     Used,
@@ -163,13 +182,13 @@ pub(super) enum Turn {
     Unused,
 }
 
-/// The limit and the remaining units that the service states for a policy: in the quota with the policy's name or, for the only
-/// policy, in the quota without a name or in the only quota.
+/// The limit and the remaining units that the service states for a policy: in the quota with the
+/// policy's name or, for the only policy, in the quota without a name or in the only quota.
 fn units_of(quotas: &[ServerQuota], policy: &str, is_alone: bool) -> Option<(Option<u64>, u64)> {
     let named = |name: &str| quotas.iter().find(|quota| quota.name() == name);
     let only = || if let [only] = quotas { Some(only) } else { None };
     let quota = named(policy).or_else(|| named("default").or_else(only).filter(|_| is_alone))?;
-    // A limit of 0 does not apply, and a soft limit allows calls although nothing remains.
+    // A limit of 0 does not apply, and a soft limit allows calls although no units remain.
     let applies = quota.limit() != Some(0) && (quota.remaining() != Some(0) || quota.is_used_up());
     let remaining = quota.remaining().filter(|_| applies)?;
     Some((quota.limit(), remaining))

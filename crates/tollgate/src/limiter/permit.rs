@@ -87,6 +87,15 @@ impl<St: Store> Permit<St> {
         self.call
     }
 
+    /// Lets the turn pass, and returns the call. A retry is not repeated yet, so its budget is not used.
+    pub(super) async fn into_unused(self) -> Acquire<St> {
+        if let Some(budget) = self.state().retries() {
+            let of_budget = |charge: &OpenCharge| charge.is_of(budget.name());
+            let _ = self.settle_where(|charge| of_budget(charge).then_some(Cost::ZERO)).await;
+        }
+        self.call
+    }
+
     /// Acquires a permit for the same call again, because the service has denied it. The charge
     /// stands.
     ///

@@ -7,7 +7,7 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::{Request, Response};
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use tollgate_core::{Key, Store};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::acquire::{RECHECK, Unused};
+use super::acquire::Unused;
 use super::error::AcquireError;
 use super::permit::Permit;
 use super::shared::Limiter;
@@ -125,6 +125,9 @@ pub struct Polite<S, St: Store> {
     reserved: Option<(Acquired<Unused<St>>, Instant)>,
 }
 
+/// A permit is refunded if the client is not ready for this long, because its turn has passed.
+const UNUSED: Duration = Duration::from_secs(1);
+
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Acquired<P> = Result<P, AcquireError>;
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -132,7 +135,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 impl<S, St: Store> Polite<S, St> {
     /// Waits until there is a permit, or an error for the next request.
     fn poll_permit(&mut self, key: &Key, cx: &mut Context<'_>) -> Poll<()> {
-        while self.reserved.as_ref().is_none_or(|(_, at)| at.elapsed() >= RECHECK) {
+        while self.reserved.as_ref().is_none_or(|(_, at)| at.elapsed() >= UNUSED) {
             self.reserved = None;
             let waiting = self.waiting.get_mut();
             let future = waiting.get_or_insert_with(|| {
@@ -180,11 +183,14 @@ where
         Box::pin(async move {
             let permit = match reserved {
                 Some((permit, _)) => permit?,
-                None => {
-                    let permit = Unused::new(limiter.acquire(&key, 1).await?);
+                None => loop {
+                    let (permit, at) =
+                        (Unused::new(limiter.acquire(&key, 1).await?), Instant::now());
                     poll_fn(|cx| inner.poll_ready(cx)).await.map_err(Into::into)?;
-                    permit
-                }
+                    if at.elapsed() < UNUSED {
+                        break permit;
+                    }
+                },
             };
             let permit = permit.used();
             let mut response = inner.call(request).await.map_err(Into::into)?;
@@ -201,10 +207,13 @@ where
 /// Waits for as long as the limiter denies the call, but not for a store that fails.
 async fn until_acquired<St: Store>(limiter: &Limiter<St>, key: &Key) -> Acquired<Permit<St>> {
     loop {
-        let result = limiter.acquire(key, 1).await;
-        match result.as_ref().err().and_then(AcquireError::retry_after) {
-            Some(wait) => sleep(wait).await,
-            None => return result,
+        match limiter.acquire(key, 1).await {
+            Err(AcquireError::Store(error)) => return Err(AcquireError::Store(error)),
+            Err(error) => match error.retry_after() {
+                Some(wait) => sleep(wait).await,
+                None => return Err(error),
+            },
+            permit => return permit,
         }
     }
 }

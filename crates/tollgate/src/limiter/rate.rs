@@ -22,7 +22,7 @@ const FULL: u64 = 1_000;
 /// A sixteenth.
 const LEAST: u64 = FULL / 16;
 
-/// Turns of further keys are all used.
+/// A further key replaces all stored keys.
 const MAX_KEYS: usize = 10_000;
 
 impl Rate {
@@ -44,13 +44,11 @@ impl Rate {
             lowered.remove(key);
             return true;
         }
-        if !lowered.contains_key(key) {
-            if lowered.len() >= MAX_KEYS {
-                return true;
-            }
-            lowered.insert(key.clone(), 0);
+        if lowered.len() >= MAX_KEYS && !lowered.contains_key(key) {
+            // A key loses less than a turn.
+            lowered.clear();
         }
-        let Some(credit) = lowered.get_mut(key) else { return true };
+        let credit = lowered.entry(key.clone()).or_insert(0);
         *credit += remaining.max(LEAST);
         let is_used = *credit >= FULL;
         if is_used {
@@ -59,7 +57,7 @@ impl Rate {
         is_used
     }
 
-    /// Returns what a denied call leaves in the bucket that it has seen.
+    /// Returns the units that a denied call leaves in the bucket, from the units that it has seen.
     pub(super) const fn halved(remaining: u64) -> u64 {
         let half = remaining / 2;
         if half < LEAST { LEAST } else { half }

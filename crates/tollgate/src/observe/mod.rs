@@ -39,7 +39,7 @@
 //! | `policy.rs` | a policy's counts |
 //! | `endpoint.rs` | a bounded set of endpoint names |
 //! | `top.rs` | the most denied clients |
-//! | `service.rs` | what a called service has said, and pauses |
+//! | `service.rs` | a called service's quota, and pauses |
 //! | `timer.rs` | decision durations |
 //! | `report.rs`, `refresh.rs` | store reports, and the gauges set from them |
 //! | `origin.rs` | addresses of admin pages |

@@ -122,12 +122,12 @@ impl ObservedPolicy {
         self.waits.get().map_or(0, |waits| waits.waiting.load(Ordering::Relaxed))
     }
 
-    /// Returns what the service has said that a limiter calls.
+    /// Returns the called service's last numbers, for a limiter's policy.
     pub fn service(&self) -> Option<ServiceNumbers> {
         self.service.get()?.numbers()
     }
 
-    /// Returns the pause that ends last, of those that this process has started.
+    /// Returns the pause with the latest end among the pauses that this process has started.
     pub fn pause(&self) -> Option<CurrentPause> {
         self.pauses.get()?.current()
     }

@@ -6,15 +6,15 @@ use parking_lot::Mutex;
 use super::metric::name;
 use super::outcome::PauseSource;
 
-/// What the service that a limiter calls has said about a policy's quota, most recently.
+/// The most recent numbers that a limiter's called service has sent about a policy's quota.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ServiceNumbers {
-    /// The units that the service grants, if it says so.
+    /// The units that the service grants, if its response contains the number.
     pub limit: Option<u64>,
     /// The units that remained.
     pub remaining: u64,
-    /// How long ago it said so.
+    /// How long ago the response arrived.
     pub age: Duration,
 }
 
@@ -22,7 +22,7 @@ pub struct ServiceNumbers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentPause {
-    /// The time until it ends.
+    /// The remaining time.
     pub left: Duration,
     /// The header that named it. `None` if the service named no wait, or the program paused the key.
     pub header: Option<String>,
@@ -60,12 +60,12 @@ impl Service {
     }
 }
 
-/// Pauses of a policy's keys.
+/// A policy's pauses, for all keys.
 #[derive(Debug)]
 pub(super) struct Pauses {
     /// By their [source](PauseSource).
     started: [Counter; 3],
-    /// The one that ends last, and its header.
+    /// The latest end, and this pause's header.
     longest: Mutex<Option<(Instant, Option<String>)>>,
 }
 

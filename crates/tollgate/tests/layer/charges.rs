@@ -185,18 +185,6 @@ async fn policies_have_separate_costs() {
 }
 
 #[tokio::test]
-async fn zero_cost_always_passes() {
-    let free = Costs::flat(5).method(Method::GET, Cost::ZERO);
-    let service = limited(&counted(), [Limit::global(log("global", 5)).costs(free)]);
-    assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 200);
-    assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 429);
-    for _ in 0..3 {
-        let response = ask(&service, get()).await;
-        assert_eq!((response.status().as_u16(), remaining(response.headers())), (200, 0));
-    }
-}
-
-#[tokio::test]
 async fn verdicts_are_ordered_outermost_first() {
     let store = counted();
     let exposing = |name: &str, limit| {

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, Method, Request};
+use http::{Method, Request};
 use parking_lot::Mutex;
 use tollgate::access::{AccessLists, SubjectList};
-use tollgate::key::{ApiKey, ClientIp, FromExtension, Header, KeySource};
+use tollgate::key::{ApiKey, ClientIp, FromExtension, KeySource};
 use tollgate::layer::LayerError;
 use tollgate::limit::{OnMissingKey, Paths};
 use tollgate::policy::OnStoreError;
@@ -96,44 +96,6 @@ async fn shadow_policy_appears_only_in_events() {
     assert_eq!(left(&store, &trial).await, 0);
 }
 
-#[tokio::test]
-async fn shadow_charges_only_allowed_requests() {
-    let (_, store) = memory();
-    let trial = log("trial", 9);
-    let limits = [Limit::global(log("real", 2)), Limit::global(trial.clone()).shadow()];
-    let service = limited(&store, limits);
-    for expected in [200, 200, 429, 429, 429] {
-        assert_eq!(status(&service).await, expected);
-    }
-    assert_eq!(left(&store, &trial).await, 7);
-}
-
-#[tokio::test]
-async fn shadow_adds_no_header_and_never_blocks() {
-    let (_, store) = memory();
-    let service = limited(&store, [Limit::global(log("trial", 1)).shadow()]);
-    for _ in 0..3 {
-        let response = ask(&service, get()).await;
-        assert_eq!(response.status(), 200);
-        assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
-    }
-}
-
-#[tokio::test]
-async fn keyless_shadow_never_blocks() {
-    for answer in [OnMissingKey::Deny, OnMissingKey::Pass, OnMissingKey::Share] {
-        let (_, store) = memory();
-        let tenant = Header::trust_unverified(HeaderName::from_static("x-tenant"));
-        let trial = Limit::new(log("trial", 1), tenant).shadow().on_missing_key(answer);
-        let service = limited(&store, [Limit::global(log("real", 9)), trial]);
-        for _ in 0..3 {
-            let response = ask(&service, get()).await;
-            assert_eq!(response.status(), 200, "{answer:?}");
-            assert_eq!(rate_fields(response.headers()).len(), 5);
-        }
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn key_errors_are_logged_once_a_minute() {
     let (_, store) = memory();
@@ -163,16 +125,6 @@ async fn key_errors_are_logged_once_a_minute() {
             tokio::time::advance(Duration::from_secs(60)).await;
         }
     }
-}
-
-#[tokio::test]
-async fn fail_closed_shadow_never_blocks() {
-    let (_, store) = memory();
-    let store = Staged::new(store);
-    store.fail(Fault::NotCharged);
-    let trial = log("trial", 1).with_on_store_error(OnStoreError::Closed);
-    let service = limited(&store, [Limit::global(trial).shadow()]);
-    assert_eq!(status(&service).await, 200);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tollgate::feedback::Feedback;
 use tollgate::key::Key;
@@ -329,4 +329,52 @@ async fn calls_queue_for_longer_than_a_pause_lasts() {
         assert!(permit.is_ok(), "{permit:?}");
         assert_eq!(at / 1000, seconds as u128);
     }
+}
+
+/// The entire backlog has entered at the full rate, and each denial still halves the current rate.
+#[tokio::test(start_paused = true)]
+async fn denials_in_a_backlog_halve_the_rate_again() {
+    let limiter = process(&on_tokio_time()).adaptive(100_000 * SECOND).build().unwrap();
+    let mut calls = JoinSet::new();
+    for _ in 0..30 {
+        let limiter = limiter.clone();
+        calls.spawn(async move { limiter.acquire(&key(), 1).await.unwrap() });
+    }
+    for expected in [500, 250, 125] {
+        let permit = calls.join_next().await.unwrap().unwrap();
+        permit.learn(&denial(&[])).await.unwrap();
+        let verdicts = limiter.peek(&key()).await.unwrap();
+        assert_eq!(verdicts.get("partner-rate").unwrap().decision().remaining, expected);
+    }
+}
+
+/// Turns that pass unused do not lengthen the wait.
+#[tokio::test(start_paused = true)]
+async fn waits_of_unused_turns_are_bounded_together() {
+    let policy = Policy::token_bucket("partner", Quota::per_second(1).burst(1)).unwrap();
+    let builder = Limiter::builder(on_tokio_time()).policy(policy).wait(3 * SECOND);
+    let limiter = builder.adaptive(100_000 * SECOND).build().unwrap();
+    let late = loop {
+        let start = Instant::now();
+        let acquired = limiter.acquire(&key(), 1).await;
+        assert!(start.elapsed() <= 3 * SECOND, "{:?}", start.elapsed());
+        match acquired {
+            Ok(permit) => permit.learn(&denial(&[])).await.unwrap(),
+            Err(late) => break late,
+        };
+    };
+    assert!(matches!(late, AcquireError::TooLate(_) | AcquireError::Denied(_)), "{late}");
+}
+
+/// A receipt counts from the call's departure, so it has not lapsed when the call leaves.
+#[tokio::test(start_paused = true)]
+async fn call_that_queued_for_hours_is_settled() {
+    let hour = 3600 * SECOND;
+    let policy = Policy::token_bucket("partner", Quota::new(1, 2 * hour)).unwrap();
+    let limiter = Limiter::builder(on_tokio_time()).policy(policy).queue(6 * hour).build().unwrap();
+    drop(limiter.acquire(&key(), 1).await.unwrap());
+    let permit = limiter.acquire(&key(), 1).await.unwrap();
+    permit.cancel().await.unwrap();
+    let verdicts = limiter.peek(&key()).await.unwrap();
+    assert_eq!(verdicts.get("partner").unwrap().decision().remaining, 1);
 }

@@ -28,7 +28,6 @@ mod polite;
 mod readiness;
 mod retries;
 #[cfg(feature = "jwt-rust-crypto")]
-mod services;
 mod settling;
 mod shadow;
 mod sharing;

@@ -17,6 +17,7 @@ use tollgate::policy::OnStoreError;
 use tollgate::{Limit, Limiter, Policy, Quota, RateLimitLayer, Store};
 use tower::balance::p2c::Balance;
 use tower::discover::ServiceList;
+use tower::limit::ConcurrencyLimit;
 use tower::load::Constant;
 use tower::load_shed::LoadShed;
 use tower::load_shed::error::Overloaded;
@@ -184,6 +185,30 @@ async fn unused_permits_are_refunded() {
     assert_eq!(left(&limiter).await, 2);
 }
 
+/// A client that becomes ready late would use all its permits at the same time, so they lapse.
+#[tokio::test(start_paused = true)]
+async fn late_client_needs_new_permits() {
+    let limiter = queueing(&on_tokio_time()).build().unwrap();
+    let client = ConcurrencyLimit::new(
+        service_fn(async |_: Request<()>| {
+            tokio::time::sleep(3 * MINUTE).await;
+            Ok::<_, Infallible>(Response::new(()))
+        }),
+        1,
+    );
+    let client = PoliteLayer::new(limiter.clone(), by_host).layer(client);
+    let calls: Vec<_> =
+        (0..2).map(|_| tokio::spawn(client.clone().oneshot(to("http://a/")))).collect();
+    tokio::time::sleep(2 * MINUTE).await;
+    // The second call still waits for the client.
+    assert_eq!(left(&limiter).await, 2);
+    tokio::time::sleep(MINUTE + Duration::from_secs(1)).await;
+    assert_eq!(left(&limiter).await, 1, "it has left with a new permit");
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn too_long_a_wait_is_not_ready() {
     let limiter = Limiter::builder(on_tokio_time()).policy(log("partner", 2)).build().unwrap();
@@ -201,7 +226,7 @@ async fn failing_store_fails_the_request() {
     let policy: Policy = log("partner", 2).with_on_store_error(OnStoreError::Closed);
     let limiter = Limiter::builder(store.clone()).policy(policy).build().unwrap();
     let mut client = when_ready(&limiter);
-    store.fail(Fault::NotCharged);
+    store.fail(Fault::RetryAfter(seconds(9)));
     let error = client.ready().await.unwrap().call(get()).await.unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(AcquireError::Store(_))), "{error}");
     store.recover();

@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance};
 use tollgate::feedback::Feedback;
 use tollgate::key::Key;
 use tollgate::limiter::{AcquireError, LimiterBuilder, Permit};
-use tollgate::{Limiter, Policy, Store};
+use tollgate::{Limiter, Policy, Quota, Store};
 
 use crate::stage::{Fault, Staged};
 use crate::support::*;
@@ -175,4 +175,33 @@ async fn outage_repeats_no_calls() {
     let denied = limiter.acquire(&key(), 1).await;
     assert!(matches!(denied, Err(AcquireError::Store(_))));
     assert!(matches!(permit.retry().await, Err(AcquireError::Store(_))));
+}
+
+/// A turn that passes unused repeats no call.
+#[tokio::test(start_paused = true)]
+async fn unused_turns_cost_no_retries() {
+    let builder = Limiter::builder(on_tokio_time()).policy(log("partner", 20)).retries(10);
+    let limiter = builder.adaptive(60 * MINUTE).build().unwrap();
+    let unnamed =
+        Feedback::read(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new(), SystemTime::UNIX_EPOCH);
+    for _ in 0..2 {
+        call(&limiter).await.learn(&unnamed).await.unwrap();
+    }
+    let permit = call(&limiter).await;
+    let before = remaining(&limiter, "partner").await;
+    drop(permit.retry().await.unwrap());
+    assert_eq!(remaining(&limiter, "partner").await, before - 4, "a quarter of the rate");
+    assert_eq!(remaining(&limiter, "partner-retries").await, 1);
+}
+
+/// The budget counts the first policy's units, even if a call charges another policy first.
+#[tokio::test(start_paused = true)]
+async fn retry_costs_what_the_first_policy_charges() {
+    let tokens = Policy::token_bucket("tokens", Quota::per_minute(1_000)).unwrap();
+    let requests = Policy::token_bucket("requests", Quota::per_minute(100)).unwrap();
+    let builder = Limiter::builder(on_tokio_time()).policy(tokens).policy(requests);
+    let limiter = builder.retries(10).build().unwrap();
+    let call = limiter.request().policy("requests", &key(), 1).policy("tokens", &key(), 90);
+    drop(call.acquire().await.unwrap().retry().await.unwrap());
+    assert_eq!(remaining(&limiter, "tokens-retries").await, 10);
 }

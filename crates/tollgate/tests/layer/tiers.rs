@@ -79,50 +79,6 @@ async fn each_tier_has_its_own_quota() {
 }
 
 #[tokio::test]
-async fn tier_change_keeps_consumed_units() {
-    let (clock, store) = memory();
-    let service = tiered(&store, [account()]);
-    for expected in ["4", "3", "2", "1", "0"] {
-        assert_eq!(left(&service, "ann", None, "/").await, answer(200, expected));
-    }
-    assert_eq!(left(&service, "ann", None, "/").await, answer(429, "0"));
-    assert_eq!(left(&service, "ann", Some("pro"), "/").await, answer(200, "14"));
-    // Without the tier, the limit is 5 again, and 6 units are used.
-    assert_eq!(left(&service, "ann", None, "/").await, answer(429, "0"));
-    assert_eq!(left(&service, "ann", Some("pro"), "/").await, answer(200, "13"));
-    clock.advance(seconds(60));
-    assert_eq!(left(&service, "ann", None, "/").await, answer(200, "4"));
-}
-
-#[tokio::test]
-async fn denied_requests_charge_no_bandwidth() {
-    let (clock, store) = memory();
-    let per_minute = Policy::fixed_window_counter("minute", Quota::per_minute(100)).unwrap();
-    let ten_seconds = Duration::from_secs(10);
-    let at_once = Policy::fixed_window_counter("10 s", Quota::new(20, ten_seconds)).unwrap();
-    let named = |policy| Limit::new(policy, Header::trust_unverified(NAME));
-    let service = tiered(
-        &store,
-        [
-            named(per_minute).in_tier("pro", Quota::per_minute(1_000)).unwrap(),
-            named(at_once).in_tier("pro", Quota::new(100, ten_seconds)).unwrap(),
-        ],
-    );
-    let mut passed = [0; 2];
-    for _ in 0..6 {
-        for (passed, tier) in passed.iter_mut().zip([None, Some("pro")]) {
-            let name = tier.unwrap_or("free");
-            for _ in 0..150 {
-                *passed += u32::from(left(&service, name, tier, "/").await.0 == 200);
-            }
-        }
-        clock.advance(seconds(10));
-    }
-    // If the denials of the 10 s limit were charged to the minute limit, fewer would pass.
-    assert_eq!(passed, [100, 600]);
-}
-
-#[tokio::test]
 async fn fraction_follows_the_tier() {
     let (_, store) = memory();
     let ai = account().fraction("ai", 1, 5).unwrap().on_paths(Paths::new(["/ai/*"]).unwrap());

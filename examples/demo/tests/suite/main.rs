@@ -1,4 +1,3 @@
 //! A single test binary for the demo, because each binary is linked separately.
 
 mod items;
-mod store;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::browser::Tab;
 use super::support::{Stage, TOKEN};
-use crate::gateway;
+use crate::{demo, gateway};
 use tollgate_test_servers::http::Client;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,13 +109,12 @@ async fn page_reconnects_to_restarted_replicas() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gateway_page_has_no_buttons() {
-    let stage = Stage::new(&[]);
-    let folder = tempfile::tempdir().unwrap();
-    let target = stage.set.nginx.address();
+    let (target, folder) = demo::start(&[]);
     let lines = format!(
-        "  target: http://{target}\n  \
+        "  target: http://{}\n  \
          strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 60}}\n  \
-         client: {{limit: 5, windowSeconds: 60}}\n"
+         client: {{limit: 5, windowSeconds: 60}}\n",
+        target.address()
     );
     let process = gateway::start(&lines, folder.path());
     let admin = gateway::address(&process, "admin");

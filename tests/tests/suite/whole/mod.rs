@@ -1,7 +1,6 @@
 //! Three replicas behind nginx that share a quota in Redis. All are real processes.
 
 mod clocks;
-mod exact;
 mod outages;
 mod proxy;
 mod restarts;

@@ -7,10 +7,10 @@ use super::support::start;
 #[test]
 fn scenario_passes_through_nginx() {
     // On a busy machine, the requests up to the denial take several seconds.
-    let set = start(&["--window", "20s"]);
+    let set = start(&["--window", "10s"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/balancer.sh");
     let url = format!("http://{}", set.nginx.address());
-    let output = Command::new("bash").args([script, "--window", "20", "--wait", &url]).output();
+    let output = Command::new("bash").args([script, "--window", "10", "--wait", &url]).output();
     let output = output.unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{printed}{output:?}");

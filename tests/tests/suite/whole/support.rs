@@ -30,7 +30,3 @@ pub(crate) const TOKEN: &str = "0123456789abcdef";
 pub(crate) fn client(set: &Set) -> Client {
     Client::new(set.nginx.address())
 }
-
-/// The request cost for each method.
-pub(crate) const METHODS: [(&str, u64); 4] =
-    [("GET", 1), ("SEARCH", 3), ("POST", 5), ("DELETE", 10)];

@@ -1,6 +1,5 @@
 //! Logs of other servers, in their formats.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,29 +11,6 @@ use tollgate_test_servers::until;
 
 use super::{Folder, log};
 use crate::support::root;
-
-#[test]
-fn split_and_compressed_logs_are_merged() {
-    let folder = Folder::new(&log());
-    let all: Vec<_> = log().lines().map(str::to_owned).collect();
-    let (one, two) = all.split_at(6);
-    for (name, lines) in [("one.log", one), ("two.log", two)] {
-        let text = lines.iter().fold(String::new(), |mut text, line| {
-            let _ = writeln!(text, "{line}");
-            text
-        });
-        folder.write(name, &text);
-    }
-    let gzip = Command::new("gzip").arg("two.log").current_dir(folder.0.path()).status().unwrap();
-    assert!(gzip.success() && !folder.0.path().join("two.log").exists());
-    let arguments = ["replay", "limits.yaml", "two.log.gz", "one.log", "--format", "json"];
-    let output = folder.tollgate(&arguments);
-    let parts: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let whole = folder.json(&[]);
-    for name in ["lines", "requests", "denied", "clients_denied", "policies", "routes"] {
-        assert_eq!(parts[name], whole[name], "{name}");
-    }
-}
 
 /// An nginx that logs each request in three formats. Dropping this value stops it.
 struct Nginx(Child);
@@ -115,39 +91,6 @@ fn nginx_logs_are_readable() {
         // Ambiguous paths such as `/b\s` are not charged, and the limit denies both logins.
         assert_eq!(super::counts(&report["policies"]["client"]), [4, 4, 2, 2], "{report}\n{text}");
     }
-}
-
-/// Each sample is read without a hint, and the report names its format.
-#[test]
-fn default_logs_of_servers_are_read() {
-    let samples = root().join("crates/tollgate-replay/src/log/tests/samples");
-    let folder = Folder::new("");
-    folder.write("limits.yaml", &super::LIMITS.replace("limit: 2", "limit: 1"));
-    let mut formats = Vec::new();
-    for file in fs::read_dir(samples).unwrap() {
-        let path = file.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "log") {
-            continue;
-        }
-        // So that a client has two requests, and the limit is 1.
-        folder.write("access.log", &fs::read_to_string(&path).unwrap().repeat(2));
-        let report = folder.json(&[]);
-        let [format] = report["formats"].as_array().unwrap().as_slice() else {
-            panic!("{report}");
-        };
-        let output = folder.tollgate(&["replay", "limits.yaml", "access.log"]);
-        let words = String::from_utf8(output.stdout).unwrap();
-        let title = format["format"].as_str().unwrap();
-        assert!(words.contains(&format!("\nread access.log as {title}")), "{words}");
-        if let Some(zone) = format["zone"].as_str() {
-            assert!(words.contains(&format!("times without a zone are in {zone}\n")), "{words}");
-        }
-        assert!(report["clients_denied"].as_u64().unwrap() >= 1, "{path:?}: {report}");
-        formats.push(title.to_owned());
-    }
-    formats.sort();
-    formats.dedup();
-    assert_eq!(formats.len(), 12, "{formats:?}");
 }
 
 #[test]

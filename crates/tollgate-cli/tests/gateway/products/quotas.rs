@@ -52,26 +52,3 @@ async fn excess_waits_or_is_denied_immediately() {
     assert_eq!(client.get("/late").await.status, 429);
     assert!(started.elapsed() < Duration::from_secs(30));
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn full_wait_queue_denies_requests() {
-    let upstream = Upstream::new().await;
-    let lines = upstream.with(
-        "strategy: sliding_window_log\n\
-         waiting: {requests: 1}\n\
-         client: {limit: 1, window: 2s, excess: {wait: 60s}}\n\
-         apis:\n\
-         - {identifier: other, path: /other, limit: 100, window: 60s}\n",
-    );
-    let (_gateway, client) = Gateway::with_client(&lines);
-    assert_eq!(client.get("/").await.status, 200);
-    let mut asked = JoinSet::new();
-    for path in ["/", "/other", "/"] {
-        let client = client.clone();
-        asked.spawn(async move { client.get(path).await.status.as_u16() });
-    }
-    let mut statuses = asked.join_all().await;
-    statuses.sort_unstable();
-    // All apis share the wait queue.
-    assert_eq!(statuses, [200, 429, 429]);
-}

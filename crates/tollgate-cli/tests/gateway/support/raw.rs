@@ -77,7 +77,6 @@ pub(crate) struct RawUpstream {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
     heads: Arc<AtomicUsize>,
-    connections: Arc<AtomicUsize>,
 }
 
 impl RawUpstream {
@@ -95,17 +94,15 @@ impl RawUpstream {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let (heads, connections) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let heads = Arc::<AtomicUsize>::default();
         let (seen, begun) = (Arc::clone(&requests), Arc::clone(&heads));
-        let counter = Arc::clone(&connections);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                counter.fetch_add(1, Ordering::Relaxed);
                 let (seen, begun) = (Arc::clone(&seen), Arc::clone(&begun));
                 thread::spawn(move || serve(stream, answer, closes, &seen, &begun));
             }
         });
-        Self { address, requests, heads, connections }
+        Self { address, requests, heads }
     }
 
     /// Answers each request with `ok`.
@@ -123,19 +120,9 @@ impl RawUpstream {
         self.heads.load(Ordering::Relaxed)
     }
 
-    /// How many connections have been accepted so far.
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-
     /// The configuration line that selects this upstream.
     pub(crate) fn target(&self) -> String {
         format!("target: http://{}\n", self.address)
-    }
-
-    /// The configuration for this target, with more lines.
-    pub(crate) fn with(&self, lines: &str) -> String {
-        self.target() + lines
     }
 }
 

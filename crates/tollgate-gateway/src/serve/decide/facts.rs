@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use http::Request;
 use tollgate::key::{KeyError, KeySource, RequestHead, Subject, SubjectKind, SubjectName};
 use tollgate_llm::Call;
+use tollgate_proxy::Admitted;
 
 use super::client_identity::{ClientIdentity, Identity};
 
@@ -24,6 +26,13 @@ impl Facts {
     pub(crate) fn of<'a>(head: &RequestHead<'a>) -> Option<&'a Self> {
         head.extensions.get()
     }
+}
+
+/// The head in which key sources look, with the connection's values.
+pub(crate) fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
+    let mut head = RequestHead::of(request);
+    head.extensions = &request.body().connection.extensions;
+    head
 }
 
 /// Key source: the client that was found before the decision.

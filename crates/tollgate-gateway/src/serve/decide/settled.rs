@@ -1,8 +1,6 @@
 //! Reads a request's actual cost from the response.
 
-use std::borrow::Cow;
 use std::convert::Infallible;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,15 +12,13 @@ use tollgate::headers;
 use tollgate::layer::{Reservation, Verdicts};
 use tollgate::policy::Cost;
 use tollgate_config::plan::{LimitPlan, SettleBy};
-use tollgate_llm::{Call, Meter};
+use tollgate_llm::{Call, Meter, Watch};
 use tower_service::Service;
 
-use super::facts::Facts;
-use super::llm;
+use super::facts::{Facts, head};
 use super::proxies::TrustedProxies;
 use crate::serve::answers::{AnsweredBy, answer_to};
-use crate::serve::app::head;
-use crate::serve::body::{Body, Watch};
+use crate::serve::body::Body;
 use tollgate_proxy::{Admitted, Forward};
 
 /// Forwards a request, and settles its charges.
@@ -128,7 +124,7 @@ impl Bill {
         self.bytes = Some(0);
         let Some(usage) = &mut self.usage else { return };
         if response.status().is_success() {
-            match llm::meter(&usage.call, response) {
+            match usage.call.meter_response(response) {
                 Some(meter) => usage.meter = meter,
                 // The estimate remains charged.
                 None => self.usage = None,
@@ -152,17 +148,14 @@ impl Watch for Bill {
     fn data(&mut self, data: Bytes) -> Bytes {
         self.bytes = self.bytes.map(|bytes| bytes.saturating_add(data.len() as u64));
         match &mut self.usage {
-            Some(usage) => match usage.meter.read(&data) {
-                Cow::Borrowed(_) => data,
-                Cow::Owned(passed) => passed.into(),
-            },
+            Some(usage) => usage.meter.data(data),
             None => data,
         }
     }
 
     fn rest(&mut self, is_complete: bool) -> Bytes {
-        let Some(Usage { meter, .. }) = &mut self.usage else { return Bytes::new() };
-        if is_complete { meter.finish().into() } else { meter.break_off().into() }
+        let usage = self.usage.as_mut();
+        usage.map_or_else(Bytes::new, |usage| usage.meter.rest(is_complete))
     }
 
     fn shortens(&self) -> bool {
@@ -190,11 +183,5 @@ impl Drop for Bill {
                 by.cost_of(call.model(), &meter.usage())
             }
         });
-    }
-}
-
-impl fmt::Debug for Bill {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bill").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }

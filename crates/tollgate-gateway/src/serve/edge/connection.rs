@@ -26,7 +26,7 @@ use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use crate::serve::answers::answer_to;
 use crate::serve::body::Body;
-use crate::serve::fronts::{forward_auth, nginx, rate_limit_service};
+use crate::serve::fronts::{decision_api, forward_auth, nginx, rate_limit_service};
 use crate::serve::gateway::Gateway;
 use crate::serve::operations::access_log::AccessLogEntry;
 use crate::trace::Traced;
@@ -143,7 +143,7 @@ fn for_nginx(fault: Fault) -> Response<Bytes> {
 
 const fn heads(front: Front) -> HeadLimits {
     match front {
-        Front::Proxy => HeadLimits::CLIENT,
+        Front::Proxy | Front::DecisionApi => HeadLimits::CLIENT,
         Front::ForwardAuth => HeadLimits {
             http1_bytes: CHECK_BYTES,
             http1_headers: Some(MOST_CHECK_FIELDS),
@@ -176,7 +176,7 @@ async fn answer<St: Inspect>(
     front: Front,
 ) -> (Response<Body>, InFlight) {
     let (gateway, connection) = &*served;
-    let traced = Traced::begin(&gateway.persistent.tracing, &mut request, connection.is_tls);
+    let traced = Traced::begin(&mut request, connection.is_tls);
     let app = gateway.app_to_keep();
     let log = &gateway.persistent.access_log;
     // Pinned here, because the future is large, and `within` would move it twice.
@@ -190,6 +190,7 @@ async fn answer<St: Inspect>(
             Front::ForwardAuth => {
                 Box::pin(forward_auth::answer(&app, &request, connection.peer, log)).await
             }
+            Front::DecisionApi => (Box::pin(decision_api::answer(&app, request)).await, None),
             Front::RateLimitService => {
                 (Box::pin(rate_limit_service::answer(gateway, &app, request)).await, None)
             }

@@ -1,5 +1,6 @@
-//! Decisions for other proxies.
+//! Decisions for other proxies and for programs.
 
+pub(super) mod decision_api;
 pub(super) mod forward_auth;
 pub(super) mod nginx;
 pub(super) mod rate_limit_service;

@@ -87,7 +87,7 @@ fn deadline(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-struct Decider<St>(Arc<App<St>>);
+struct Decider<St: Inspect>(Arc<App<St>>);
 
 #[tonic::async_trait]
 impl<St: Inspect> RateLimitService for Decider<St> {

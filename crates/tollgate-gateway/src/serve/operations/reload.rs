@@ -11,7 +11,7 @@ use tollgate::observe::Inspect;
 use super::loader::{Fingerprints, Loader, files};
 use crate::serve::gateway::Gateway;
 
-pub(crate) struct Reload<St> {
+pub(crate) struct Reload<St: Inspect> {
     gateway: Arc<Gateway<St>>,
     loader: Loader,
     asked: Arc<Notify>,

@@ -7,9 +7,10 @@
 //!    is queued in [`Pace`](crate::calls::pace::Pace), which may shed it.
 //! 2. `lane.rs`: a task with a slot dequeues the requests for the next call, up to the
 //!    number that Redis decides in about a millisecond (`work.rs`).
-//! 3. `call.rs`: they become one [`Batch`](crate::script::encode::Batch), or one per Cluster slot if the
-//!    node does not allow cross-slot calls. The [`Node`](crate::client::node::Node) sends all batches
-//!    together. `deadlines.rs` answers requests whose deadline passes meanwhile.
+//! 3. `call.rs`: they become a [`Batch`](crate::script::encode::Batch), or a batch per Cluster slot
+//!    if the node does not allow cross-slot calls. The
+//!    [`Node`](crate::client::node::Node) sends all batches together. If a request's
+//!    deadline passes meanwhile, `deadlines.rs` answers it.
 //! 4. `answers.rs`: each request gets its answer from the reply, or an error.
 //! 5. `redirect.rs`: requests that a node redirects are sent to the other node in a separate call.
 //!    `detached.rs` drives calls without a caller.

@@ -8,14 +8,10 @@ use tollgate_redis::RedisStore;
 use tollgate_store_tests::{Harness, store_tests};
 use tollgate_test_servers::Cluster;
 
-use super::{builder, builder_at, connect, masters};
-use crate::rights;
+use super::{builder, connect, masters};
 
 /// One Cluster for all checks, each with separate keys.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(masters);
-
-/// Its URL for a user with the permissions in docs/deployment.md.
-static URL: LazyLock<String> = LazyLock::new(|| rights::cluster_url(&CLUSTER));
 
 /// Decades ahead, because keys expire by the servers' own time, which must not reach this time.
 const START: u64 = 4_000_000_000_000_000;
@@ -38,23 +34,4 @@ impl Harness for ManualClock {
     }
 }
 
-mod manual_clock {
-    use super::*;
-    store_tests!(ManualClock, several machines);
-}
-
-/// A store that uses each server's own time.
-struct RealTime;
-
-impl Harness for RealTime {
-    type Store = RedisStore;
-
-    async fn start() -> (Self, RedisStore) {
-        (Self, connect(builder_at(&URL)).await)
-    }
-}
-
-mod real_time {
-    use super::*;
-    store_tests!(RealTime, several machines, real time);
-}
+store_tests!(ManualClock, several machines);

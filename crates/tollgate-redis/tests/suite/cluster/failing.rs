@@ -74,25 +74,6 @@ async fn manual_failover_loses_no_units() {
     ended.assert_all_admitted(&[0, 2]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn flushed_script_is_reloaded() {
-    let cluster = masters();
-    let shards = Shards::begin(&cluster).await;
-    let told = |node: usize| cluster.node(node).calls("eval");
-    tokio::task::block_in_place(|| {
-        shards.go_on(&[0, 1, 2]);
-        // Several calls may have been the first.
-        let before = told(0);
-        for _ in 0..10 {
-            cluster.node(1).cmd(&["SCRIPT", "FLUSH"]);
-            shards.go_on(&[0, 1, 2]);
-        }
-        assert_eq!(told(0), before);
-        assert!(told(1) > 10);
-    });
-    shards.end().await.assert_all_admitted(&[0, 1, 2]);
-}
-
 /// Futures that are not polled: their requests are not sent, and they use no capacity on the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn unpolled_requests_block_no_others() {

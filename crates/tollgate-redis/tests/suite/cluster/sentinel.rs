@@ -17,23 +17,6 @@ async fn connect(sentinels: &Sentinels) -> (RedisStore, Policy) {
     (store, super::policy("p", 1_000_000))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn dead_master_is_replaced() {
-    let sentinels = Sentinels::start();
-    let (store, policy) = connect(&sentinels).await;
-    let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
-    tokio::task::block_in_place(|| {
-        load.goes_on("requests reach the master");
-        let old = sentinels.kill_master();
-        let new = sentinels.wait_for_failover(old);
-        assert_ne!(old, new);
-        load.goes_on("requests reach the new master");
-    });
-    let tally = load.end().await;
-    assert!(tally.refused + tally.lost > 0, "{tally:?}");
-    assert_eq!(tally.denied, 0);
-}
-
 /// The Sentinels make the old master close its connections. A client that reconnects finds a
 /// replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

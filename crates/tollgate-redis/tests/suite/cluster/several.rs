@@ -235,8 +235,8 @@ async fn queue_is_charged_last() {
     assert_eq!(remaining(&store, &queue, &key).await, 3);
 }
 
-/// Two nodes cannot agree on the instant at which a request leaves. With the same key both queues are
-/// in one slot.
+/// Two nodes cannot agree on the instant at which a request leaves. With the same key, both queues
+/// share a slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn queues_in_two_slots_are_refused() {
     let cluster = masters();

@@ -4,7 +4,6 @@
 //! Every test puts a load on the store, breaks something, and then checks each request: its result
 //! must match Redis' state. See [`scene::Report`] for the rules.
 
-mod cluster;
 mod failover;
 mod network;
 mod refusals;

@@ -141,21 +141,6 @@ async fn demoted_server_forces_reconnect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn demoted_server_charges_no_request() {
-    let redis = Redis::start();
-    let scene = Scene::new(&redis.url()).await;
-    let load = scene.load_under_way().await;
-    // No master answers at this address, so the server retains its data.
-    redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
-    scene.policies_fail().await;
-    redis.cmd(&["REPLICAOF", "NO", "ONE"]);
-    let report = scene.recovers(load).await;
-    // The error also causes a reconnection, which fails the requests on the old connection.
-    assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
-    assert_eq!(report.held.lost, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn loading_server_recovers() {
     let redis = Redis::builder().append_only().start();
     redis.fill_for_a_slow_start();

@@ -24,18 +24,6 @@ async fn paused_server_rejects_late_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_server_recovers() {
-    let redis = Redis::builder().append_only().start();
-    let scene = Scene::new(&redis.url()).await;
-    let load = scene.load_under_way().await;
-    redis.kill();
-    scene.policies_fail().await;
-    sleep(OUTAGE).await;
-    redis.restart();
-    assert_eq!(scene.recovers(load).await.held.lost, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn flushed_script_fails_no_request() {
     let redis = Redis::start();
     let scene = Scene::patient(&redis.url()).await;

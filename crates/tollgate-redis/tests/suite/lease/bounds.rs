@@ -6,7 +6,7 @@ use tollgate_core::{
     Charge, Cost, Key, Lease, Outcome, Policy, Quota, ReceiptId, Settlement, Source, Store,
 };
 
-use super::{ALGORITHMS, START, Scene, TTL, ask, policy, until_leased};
+use super::{ALGORITHMS, START, Scene, TTL, ask, drain, policy, until_leased};
 
 #[tokio::test]
 async fn block_expires_to_the_microsecond() {
@@ -61,9 +61,7 @@ async fn unused_units_are_bounded_and_returned() {
                 tokio::task::yield_now().await;
             }
         }
-        while ask(&stores[2], &policy, 1).await.is_admitted() {
-            admitted += 1;
-        }
+        admitted += drain(&stores[2], &policy).await;
         assert!(admitted <= 6_000, "{algorithm}: {admitted}");
         assert!(admitted >= 6_000 - 3 * 1_200, "{algorithm}: {admitted}");
         assert!(stores.iter().map(|store| store.stats().leased).sum::<u64>() > 1_000);
@@ -72,9 +70,7 @@ async fn unused_units_are_bounded_and_returned() {
             store.return_leases().await;
         }
         let exact = Policy::new("p", policy.quota(), algorithm).unwrap();
-        while ask(&stores[0], &exact, 1).await.is_admitted() {
-            admitted += 1;
-        }
+        admitted += drain(&stores[0], &exact).await;
         assert_eq!(admitted, 6_000, "{algorithm}");
     }
 }
@@ -145,18 +141,8 @@ async fn reset_keeps_leased_units() {
         let Outcome::Allow { .. } = verdict.decisions()[0].outcome else { panic!("{verdict:?}") };
         store.reset(&policy, &Key::GLOBAL).await.unwrap();
         let exact = Policy::new("p", policy.quota(), algorithm).unwrap();
-        let mut admitted = 0;
-        while ask(&other, &exact, 1).await.is_admitted() {
-            admitted += 1;
-        }
-        let mut local = 0;
-        loop {
-            let verdict = ask(&store, &policy, 1).await;
-            if !verdict.is_admitted() {
-                break;
-            }
-            local += 1;
-        }
+        let admitted = drain(&other, &exact).await;
+        let local = drain(&store, &policy).await;
         assert!(local > 0 && admitted + local <= 600, "{algorithm}: {admitted} and {local}");
         scene.time.fetch_add(120_000_000, Ordering::SeqCst);
     }

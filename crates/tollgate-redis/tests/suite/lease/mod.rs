@@ -6,12 +6,8 @@ mod asleep;
 mod beside;
 mod bounds;
 mod copies;
-#[path = "../../../../tollgate-core/tests/suite/oracle.rs"]
-#[expect(dead_code, reason = "the core's tests use more of its methods")]
-mod oracle;
 mod replicas;
 mod told;
-mod traces;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,11 +86,13 @@ async fn until_leased(store: &RedisStore, policy: &Policy) -> (Verdict, u64) {
     panic!("no block was leased");
 }
 
-/// Charges one unit at a time until a denial, and returns the number of units.
+/// Charges all units, the last units individually, and returns their number.
 async fn drain(store: &RedisStore, policy: &Policy) -> u64 {
     let mut admitted = 0;
-    while ask(store, policy, 1).await.is_admitted() {
-        admitted += 1;
+    for cost in [50, 1] {
+        while ask(store, policy, cost).await.is_admitted() {
+            admitted += cost;
+        }
     }
     admitted
 }

@@ -75,33 +75,6 @@ async fn concurrent_requests_are_serializable() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn flushed_script_loses_no_charges() {
-    let server = Redis::start();
-    let store = connected(patient(&server.url())).await;
-    let policy = policy(10_000);
-    let tasks: Vec<_> = (0..64)
-        .map(|_| {
-            let (store, policy) = (store.clone(), policy.clone());
-            tokio::spawn(async move {
-                for _ in 0..40 {
-                    assert!(charge(&store, &policy, "k", 1).await.is_admitted());
-                }
-            })
-        })
-        .collect();
-    for _ in 0..20 {
-        server.cmd(&["SCRIPT", "FLUSH"]);
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    for task in tasks {
-        task.await.unwrap();
-    }
-    let left = store.peek(&policy, &Key::from("k")).await.unwrap().decisions()[0].remaining;
-    assert_eq!(left, 10_000 - 64 * 40);
-    assert!(server.calls("eval") >= 1);
-}
-
 #[tokio::test]
 async fn foreign_value_fails_only_its_requests() {
     let server = Redis::start();

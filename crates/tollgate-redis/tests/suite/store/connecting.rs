@@ -3,15 +3,11 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
+use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::{ConnectError, RedisReport, RedisStore, RedisWarning};
 use tollgate_test_servers::{Redis, until_async};
 
 use super::{charge, connected, patient, policy};
-
-/// Exactly the permissions that the script needs.
-const RIGHTS: &str = "~tollgate:* +evalsha +eval +time +get +mget +getrange +strlen +exists +set \
-                      +setrange +del +pexpireat";
 
 /// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -57,20 +53,6 @@ async fn tls_verifies_the_authority() {
     }
     let nonsense = RedisStore::builder(&server.url()).unwrap().certificate_authorities("nonsense");
     assert!(matches!(nonsense.connect(), Err(ConnectError::Tls(_))));
-}
-
-#[tokio::test]
-async fn script_rights_suffice() {
-    let server = Redis::builder().user("limiter", "s3cret", RIGHTS).start();
-    let store = connected(patient(&server.url_of("limiter", "s3cret"))).await;
-    let policy = policy(10);
-    let key = Key::from("k");
-    let verdict = store.charge(&policy, &key, Cost::ONE).await.unwrap();
-    assert!(verdict.is_admitted());
-    store.reset(&policy, &key).await.unwrap();
-    assert_eq!(store.peek(&policy, &key).await.unwrap().decisions()[0].remaining, 10);
-    let report = report(&store).await;
-    let [RedisWarning::EvictionUnknown(_)] = &report.warnings[..] else { panic!("{report:?}") };
 }
 
 #[tokio::test]
@@ -147,26 +129,6 @@ async fn healthy_server_has_no_warnings() {
     assert!(report.clock_ahead.unwrap().abs() < 5_000_000, "{report:?}");
     // The check leaves no key behind.
     assert_eq!(server.cmd(&["DBSIZE"]).number(), 0);
-}
-
-#[tokio::test]
-async fn service_connects_when_redis_starts() {
-    let server = Redis::start();
-    server.kill();
-    let store = RedisStore::connect(&server.url()).unwrap();
-    let policy = policy(10);
-    let began = Instant::now();
-    let error = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.unwrap_err();
-    assert!(error.is_outage());
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-    server.launch();
-    server.wait_until_ready();
-    tokio::time::timeout(Duration::from_secs(10), store.connected()).await.unwrap();
-    // With the default timeout a busy machine may be late many times.
-    until_async("a request is decided", PATIENCE, async || {
-        store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.ok()
-    })
-    .await;
 }
 
 /// A connection is not replaced while an answer may still arrive before its deadline.

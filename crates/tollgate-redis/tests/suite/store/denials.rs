@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Quota, Receipt,
-    ReceiptId, Refill, Resolution, Source, Store, StoreExt, Strikes, Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, Policy, Quota, Receipt, ReceiptId, Source, Store,
+    StoreExt, Strikes,
 };
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Proxy, Redis, until_async};
@@ -233,66 +232,6 @@ async fn shadow_denials_are_not_cached() {
         let verdict = store.decide(&shadow).await.unwrap();
         assert!(verdict.is_admitted() && verdict.source() == Source::Store);
     }
-}
-
-/// Sends the same requests to a store with the cache and to another store, each with separate keys.
-/// Both must admit the same requests.
-#[tokio::test]
-async fn cache_does_not_change_decisions() {
-    let server = Redis::start();
-    let with =
-        connected(patient(&server.url()).namespace("with").deny_cache(Duration::from_secs(60)))
-            .await;
-    let without =
-        connected(patient(&server.url()).namespace("without").deny_cache(Duration::ZERO)).await;
-    let mut rng = Rng::with_seed(tollgate_store_tests::seed());
-    let algorithms = [
-        Algorithm::FixedWindowCounter,
-        Algorithm::SlidingWindowCounter,
-        Algorithm::SlidingWindowLog { resolution: Resolution::Auto },
-        Algorithm::TokenBucket { refill: Refill::Interval },
-        Algorithm::LeakyBucket { mode: LeakyMode::Meter },
-    ];
-    // No unit is refilled during this test, so the request time does not matter.
-    let policies: Vec<Policy> = algorithms
-        .into_iter()
-        .enumerate()
-        .map(|(n, algorithm)| {
-            let quota = Quota::new(40 + n as u64, Policy::MAX_WINDOW);
-            Policy::new(format!("p{n}"), quota, algorithm).unwrap()
-        })
-        .collect();
-    let (mut admitted, mut denied) = (0, 0);
-    for step in 0..3_000 {
-        let count = rng.usize(1..=3);
-        let chosen: Vec<_> = (0..count)
-            .map(|_| {
-                (&policies[rng.usize(..policies.len())], Key::from(["a", "b"][rng.usize(..2)]))
-            })
-            .collect();
-        let charges: Vec<_> = chosen
-            .iter()
-            .map(|(policy, key)| Charge {
-                enforce: rng.u8(..5) > 0,
-                ..Charge::new(policy, key, Cost::new(rng.u64(0..=6)))
-            })
-            .collect();
-        let (one, other): (Verdict, Verdict) =
-            (with.decide(&charges).await.unwrap(), without.decide(&charges).await.unwrap());
-        assert_eq!(one.is_admitted(), other.is_admitted(), "step {step}: {charges:?}");
-        if one.is_admitted() {
-            admitted += 1
-        } else {
-            denied += 1
-        }
-        if rng.u16(..200) == 0 {
-            let (policy, key) = &chosen[0];
-            with.reset(policy, key).await.unwrap();
-            without.reset(policy, key).await.unwrap();
-        }
-    }
-    assert!(admitted > 200 && denied > 200, "{admitted} {denied}");
-    assert!(with.stats().deny_cache_hits > 100, "{:?}", with.stats());
 }
 
 /// The reset is executed after a denial was remembered, and its answer is lost.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use parking_lot::Mutex;
+use tokio::time::advance;
 use tollgate::key::Key;
 use tollgate::layer::Reservation;
 use tollgate::limit::Reserve;
@@ -106,6 +107,25 @@ async fn sent_receipt_settles_once() {
     assert_eq!(repeated, Settlement::Repeated);
     reservation.settle(Cost::ZERO);
     assert_eq!(left(&store, &tokens()).await, 990);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unsettled_reservation_lapses_to_estimate() {
+    let store = on_tokio_time();
+    for (after, expected) in [(4_999, 1_000), (5_000, 900)] {
+        let kept = Arc::<Mutex<Option<Reservation>>>::default();
+        let keep = Arc::clone(&kept);
+        let lapsing = Reserve::by_handler().lapse_after(Duration::from_secs(5));
+        let service =
+            with_reservation(&store, [estimated().reserve(lapsing)], move |reservation| {
+                *keep.lock() = Some(reservation);
+            });
+        service.oneshot(get()).await.unwrap();
+        let reservation = kept.lock().take().unwrap();
+        advance(Duration::from_millis(after)).await;
+        reservation.settle(Cost::ZERO);
+        assert_eq!(left(&store, &tokens()).await, expected, "after {after} ms");
+    }
 }
 
 #[tokio::test]

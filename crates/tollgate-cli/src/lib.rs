@@ -123,19 +123,19 @@ pub enum Command {
     /// have denied 99, 99.9 and 99.99 % of the clients. The log is then replayed against the file.
     #[command(after_help = "Example: tollgate suggest access.log > limits.yaml")]
     Suggest(Box<SuggestArgs>),
-    /// Test a file with limits: simulated requests, and what is expected of them
+    /// Test a file with limits, with simulated requests
     ///
-    /// Requests pass through the same routes, identities, limits and failure policies as in `serve`,
-    /// in simulated time and from a seed, so each run gives the same result. For a failure, the
-    /// report has the shortest history that shows it. The exit code is 0, 1 if a test fails, or 2 if
-    /// a file is invalid.
+    /// Requests pass through the same routes, identities, limits and failure policies as in `serve`.
+    /// Time is simulated, and random times follow from a seed, so each run gives the same result. A
+    /// failure shows its shortest history. The exit code is 0, 1 if a test fails, or 2 if a file is
+    /// invalid.
     #[command(after_help = "Example: tollgate init --test limits.yaml > limits.test.yaml; \
                             tollgate test limits.test.yaml")]
     Test(Box<TestArgs>),
-    /// Show the most requests that a file lets through within any window
+    /// Show how many requests can pass within any window
     ///
-    /// For each policy, for one client and for all clients together, the command searches a schedule
-    /// that gets the most requests through, and proves where no schedule gets more through.
+    /// The report covers each policy, one client's requests, and all clients together. A search finds
+    /// a schedule that gets many requests through. A proved number is the largest possible number.
     #[command(after_help = "Example: tollgate worst limits.yaml --replicas 5 --redis-down 10s")]
     Worst {
         /// The file with the limits; `-` reads it from stdin

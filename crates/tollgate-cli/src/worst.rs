@@ -10,7 +10,7 @@ use tollgate::Policy;
 use tollgate::key::{Key, Subject, SubjectKind};
 use tollgate::store::Micros;
 use tollgate_config::plan::{ApiPlan, LimitPlan, Plan, RouteLimits, StorePlan, Whose, WorstBound};
-use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, worst};
+use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, more_than, worst};
 
 use crate::replay::ReportFormat;
 use crate::test::report::{Failed, Row, time};
@@ -318,11 +318,12 @@ pub(crate) fn check(
         ));
     };
     let window = expected.window.map_or_else(|| group.window(), Micros::from);
-    let at_most = bound(&group.kinds, window, &threat).filter(|_| !group.kinds.is_empty());
-    if at_most.is_some_and(|at_most| at_most <= expected.at_most) {
-        return Ok(None);
-    }
-    let found = worst(&group.kinds, window, &threat).map_err(|error| error.to_string())?;
+    let found = match &group.kinds[..] {
+        // Without a limit there is nothing to search.
+        [] => worst(&[], window, &threat).map(Some),
+        kinds => more_than(expected.at_most, kinds, window, &threat),
+    };
+    let Some(found) = found.map_err(|error| error.to_string())? else { return Ok(None) };
     let row = |[at, requests]: [String; 2]| {
         let [expected, policy, why] = [const { String::new() }; 3];
         Row { at, requests, expected, got: "passes".to_owned(), policy, why }

@@ -37,8 +37,8 @@ pub struct ReplayArgs {
     pub compare: Option<PathBuf>,
     /// Exit with 1 if this is true, such as `denied_clients > 0.1%`; may be repeated
     ///
-    /// The numbers are denied_clients, denied_requests, unreadable_lines and, with --compare,
-    /// newly_denied_clients and newly_denied_requests, which only FILE denies.
+    /// The numbers are denied_clients, denied_requests and unreadable_lines. With --compare,
+    /// newly_denied_clients and newly_denied_requests count denials by FILE alone.
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<FailIf>,
     /// The report's format

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use tollgate::denial::Reason;
 use tollgate::store::{Micros, Outcome as Decided, StoreError, Timestamp};
 use tollgate_config::plan::{FaultAt, Plan, Requests, StorePlan};
-use tollgate_engine::{Charges, Limits};
+use tollgate_engine::{AppliedLimit, Charges, Limits};
 use tollgate_replay::log::Record;
 use tollgate_replay::scenario::{Arrival, Outcome, Pace, START, Schedule, Sender};
 use tollgate_replay::{Answer, Bounds, Fault, Fleet, Resolved};
@@ -257,15 +257,12 @@ fn outcome_of(
         let is_decided = applied.decision.outcome != Decided::Undecided;
         is_decided && limits.of(applied).mode.enforces()
     });
-    let denying = || shown.clone().filter(|applied| applied.decision.denies());
-    let tightest = match answer {
-        Answer::Denied => denying().max_by_key(|applied| applied.decision.retry_after()),
-        _ => {
-            let quotas = shown.clone().filter(|applied| !limits.policy(applied).is_penalty());
-            quotas.min_by_key(|applied| applied.decision.remaining)
-        }
-    };
-    let never = denying().any(|applied| applied.decision.outcome == Decided::ExceedsCapacity);
+    let is_shown =
+        |applied: &&AppliedLimit| !limits.policy(applied).is_penalty() || applied.decision.denies();
+    let tightest = shown.clone().filter(is_shown).reduce(|tightest, applied| {
+        if is_tighter(limits, applied, tightest) { applied } else { tightest }
+    });
+    let never = shown.clone().any(|applied| applied.decision.outcome == Decided::ExceedsCapacity);
     Outcome {
         arrival,
         is_allowed: wait.is_some(),
@@ -281,4 +278,20 @@ fn outcome_of(
         remaining: tightest.map(|applied| applied.decision.remaining),
         retry_after: tightest.and_then(|applied| applied.decision.retry_after()),
     }
+}
+
+/// Which of two limits the headers of an answer show, as in the layer: the one with the longer wait
+/// or else with the smaller remaining share.
+fn is_tighter(limits: &Limits, a: &AppliedLimit, b: &AppliedLimit) -> bool {
+    let wait = |applied: &AppliedLimit| match applied.decision.outcome {
+        Decided::ExceedsCapacity => Some(Micros::MAX),
+        _ if limits.policy(applied).is_concurrency() => {
+            applied.decision.retry_after().map(|wait| wait.min(Micros::new(1_000_000)))
+        }
+        _ => applied.decision.retry_after(),
+    };
+    let share = |a: &AppliedLimit, b: &AppliedLimit| {
+        u128::from(a.decision.remaining) * u128::from(b.decision.limit)
+    };
+    wait(a).cmp(&wait(b)).then_with(|| share(b, a).cmp(&share(a, b))).is_gt()
 }

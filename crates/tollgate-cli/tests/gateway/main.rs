@@ -34,6 +34,7 @@ mod rate_limit_service;
 mod rate_limits;
 mod replaying;
 mod sharing;
+mod simulating;
 mod smuggling;
 mod soak;
 mod spellings;

@@ -7,7 +7,7 @@ type Count = Whole<0, { u64::MAX }>;
 type Replicas = Whole<1, 1_000, u32>;
 
 section! {
-    /// Tests of a file with limits.
+    /// Tests for a file with limits.
     values TestFile = "The test file" {
         /// The file with the limits. A relative path starts at the test file's folder.
         required limits: format::File,
@@ -19,19 +19,19 @@ section! {
         required tests: Values<List<Test>>,
     }
 
-    /// Requests and what is expected of them, or a bound for all possible requests.
+    /// Requests with expectations, or a bound for all possible requests.
     values Test = "tests[]" either [requests worst] [expect worst] [faults worst] {
-        /// What the test shows, in a sentence.
+        /// The behaviour that the test shows.
         required name: format::Text,
         /// The number of gateways. Default: the file's `replicas`.
         optional replicas: Replicas,
-        /// Who sends which requests.
+        /// The requests.
         optional requests: Values<List<Requests>>,
-        /// What happens to the store and to the limits meanwhile.
+        /// Faults of the store, and reloads.
         optional faults: Values<List<FaultAt>>,
-        /// What is expected of all requests together.
+        /// Expectations for all requests together.
         optional expect: Expect,
-        /// A bound that no requests may exceed. The search is that of `tollgate worst`.
+        /// A bound that no requests may exceed, as in `tollgate worst`.
         optional worst: WorstBound,
     }
 
@@ -73,13 +73,13 @@ section! {
         default takes: Time = "0s",
         /// The size of the target's response bodies, for quotas that settle by it.
         default bytes: Count = "0",
-        /// What is expected of these requests.
+        /// Expectations for these requests.
         optional expect: Expect,
     }
 
     /// An amount is a number, or a range such as `at most 100`, `at least 90` or `90 to 100`.
     values Expect = "expect" {
-        /// The status of every answer. Allowed requests have the status of the target's `answer`.
+        /// The status of every answer. Allowed requests get the target's `answer`.
         optional status: Whole<100, 599, u16>,
         /// How many requests pass.
         optional allowed: format::Amount,
@@ -127,11 +127,11 @@ section! {
         optional reload: format::File,
     }
 
-    /// The most requests that any schedule gets through.
+    /// The largest number of requests that can pass within any window.
     values WorstBound = "worst" {
         /// The largest permitted number.
         required at_most: Count,
-        /// The policy. Default: everything that one client can send.
+        /// The policy. Default: all requests of a single client.
         optional policy: format::Text,
         /// The length of the window. Default: the window of the policy or, without a policy, the
         /// longest.

@@ -102,10 +102,38 @@ pub fn bound(kinds: &[Kind], window: Micros, threat: &Threat) -> Option<u64> {
 /// # Errors
 /// A request charges the same policy and key under two quotas.
 pub fn worst(kinds: &[Kind], window: Micros, threat: &Threat) -> Result<Worst, StoreError> {
+    search(kinds, window, threat, search::MOST)
+}
+
+/// Finds a schedule that gets more requests through, unless the [bound] excludes it.
+///
+/// # Errors
+/// Same as [`worst`].
+pub fn more_than(
+    at_most: u64,
+    kinds: &[Kind],
+    window: Micros,
+    threat: &Threat,
+) -> Result<Option<Worst>, StoreError> {
+    if bound(kinds, window, threat).is_some_and(|bound| bound <= at_most) {
+        return Ok(None);
+    }
+    search(kinds, window, threat, at_most.saturating_add(1)).map(Some)
+}
+
+/// Searches until so many requests pass, or as many as can pass.
+fn search(
+    kinds: &[Kind],
+    window: Micros,
+    threat: &Threat,
+    enough: u64,
+) -> Result<Worst, StoreError> {
     let span = span(kinds, window);
     let bound = bound::bound(kinds, span, threat);
     let (found, schedule) = match bound {
-        Some(most) if most <= search::MOST => search::search(kinds, span, threat, most)?,
+        Some(most) if most <= search::MOST => {
+            search::search(kinds, span, threat, most.min(enough))?
+        }
         _ => (0, Vec::new()),
     };
     Ok(Worst { window, is_closed: span == window, found, bound, schedule })

@@ -44,12 +44,13 @@ struct Attempt<'a> {
     faults: Vec<(Timestamp, Fault)>,
 }
 
-/// Returns the most requests that pass in a span, and when they are sent.
+/// Returns the most requests that pass in a span, and when they are sent. The search ends when
+/// `enough` requests pass.
 pub(super) fn search(
     kinds: &[Kind],
     span: Micros,
     threat: &Threat,
-    bound: u64,
+    enough: u64,
 ) -> Result<(u64, Vec<Burst>), StoreError> {
     let windows = kinds.iter().flat_map(Kind::policies).map(Policy::window);
     let windows: BTreeSet<_> = windows.filter(|window| *window > Micros::ZERO).collect();
@@ -68,7 +69,7 @@ pub(super) fn search(
         if densest.len() > best.len() {
             *best = densest;
         }
-        Ok(best.len() as u64 >= bound || simulated > PATIENCE)
+        Ok(best.len() as u64 >= enough || simulated > PATIENCE)
     };
     let attempt = |origin, before, faults| Attempt { kinds, threat, span, before, origin, faults };
     'search: {

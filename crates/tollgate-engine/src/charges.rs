@@ -9,8 +9,8 @@ use tollgate_core::{
 };
 
 use crate::applied::{AppliedLimit, SubjectKind};
+use crate::conclusion::{Conclusion, Rejection};
 use crate::limit::Limits;
-use crate::step::{Conclusion, Rejection};
 
 /// The limits that apply to a request, with the store's decisions after its reply.
 #[derive(Clone, Debug, Default)]

@@ -30,23 +30,27 @@
 
 mod applied;
 mod charges;
+mod conclusion;
 mod corrections;
 mod estimate;
 mod forecast;
 mod limit;
 mod methods;
 mod paths;
+mod question;
 mod queue;
 mod request;
 mod step;
 
 pub use self::applied::{AppliedLimit, SubjectKind, TierIndex};
 pub use self::charges::Charges;
+pub use self::conclusion::{Conclusion, Rejection};
 pub use self::corrections::{OpenCharge, OpenCharges, Refunds, actual_cost};
 pub use self::forecast::Forecast;
 pub use self::limit::{Corrects, Limit, Limits, Mode};
 pub use self::methods::{MethodCosts, Methods};
 pub use self::paths::{PathPattern, PathPatternError};
+pub use self::question::Question;
 pub use self::queue::{Arrival, Queue};
-pub use self::request::{Asking, Request, Sleeping};
-pub use self::step::{Conclusion, Question, Rejection, Step};
+pub use self::request::Request;
+pub use self::step::{Asking, Sleeping, Step};

@@ -1,8 +1,6 @@
 //! A request between its arrival and its answer: when it asks the store, how long it waits, and
 //! when it gives up.
 
-use std::task::Waker;
-
 use smallvec::SmallVec;
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Outcome, Policy, Source, StoreError, Timestamp, Verdict,
@@ -10,11 +8,13 @@ use tollgate_core::{
 
 use crate::applied::AppliedLimit;
 use crate::charges::Charges;
+use crate::conclusion::{Conclusion, Rejection};
 use crate::corrections::Refunds;
 use crate::estimate::{denied_under, earliest};
 use crate::limit::{Limits, Mode};
-use crate::queue::{Arrival, KeySet, LaneKey, Member, Ticket};
-use crate::step::{Conclusion, Question, Rejection, Step};
+use crate::question::Question;
+use crate::queue::{Arrival, KeySet, LaneKey, Member};
+use crate::step::{Asked, Asking, Leaving, Queued, RetryTimes, Sleeping, Step};
 
 /// A request that the store decides, perhaps after a wait.
 ///
@@ -26,67 +26,6 @@ pub struct Request {
     /// The longest wait, in addition to the bounds of its limits.
     patience: Micros,
     has_queued: bool,
-}
-
-/// A question to the store. [`Request::on_reply`] takes it with the reply, so each question has one
-/// reply.
-#[derive(Debug)]
-pub struct Asking {
-    /// How to present the charges to the store.
-    pub question: Question,
-    asked: Asked,
-}
-
-/// A sleep in the queue. [`Request::on_wake`] takes it, so only a sleeping request wakes.
-#[derive(Debug)]
-pub struct Sleeping {
-    /// When the request continues at the latest.
-    pub until: Timestamp,
-    queued: Box<Queued>,
-}
-
-#[derive(Debug)]
-enum Asked {
-    /// To charge. A request that may wait has its arrival.
-    First(Option<Arrival>),
-    /// For the decisions, because earlier requests wait for its keys.
-    Entered(Box<Queued>),
-    /// To charge. No earlier request waits for its keys.
-    Retried(Box<Queued>),
-    /// For the numbers of its rejection.
-    Leaving(Leaving),
-    /// To charge for the last time.
-    Last,
-}
-
-/// A request in the queue.
-#[derive(Debug)]
-struct Queued {
-    ticket: Ticket,
-    /// When the request gives up.
-    until: Timestamp,
-    denied: RetryTimes,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Leaving {
-    /// The keys that it waited for, or would have to wait for.
-    keys: KeySet,
-    is_full: bool,
-}
-
-/// When each denied charge may be allowed. There is one entry per charge.
-#[derive(Debug, Default)]
-struct RetryTimes(Box<[Option<Timestamp>]>);
-
-impl RetryTimes {
-    fn keys_after(&self, now: Option<Timestamp>) -> KeySet {
-        (0..self.0.len()).filter(|number| self.0[*number] > now).collect()
-    }
-
-    fn next_after(&self, now: Timestamp) -> Option<Timestamp> {
-        self.0.iter().flatten().filter(|until| **until > now).min().copied()
-    }
 }
 
 impl Request {
@@ -383,35 +322,6 @@ impl Request {
             denied[number] = Some(now + wait);
         }
         Ok(RetryTimes(denied.into_vec().into()))
-    }
-}
-
-impl Asking {
-    const fn new(question: Question, asked: Asked) -> Self {
-        Self { question, asked }
-    }
-
-    /// Returns whether the request is in the queue.
-    pub const fn is_queued(&self) -> bool {
-        matches!(self.asked, Asked::Entered(_) | Asked::Retried(_))
-    }
-
-    /// Returns what to refund if the caller leaves before the reply. `first` applies to the first
-    /// question, which may have had its effect although the caller leaves.
-    pub const fn refunds(&self, first: Refunds) -> Refunds {
-        match self.asked {
-            Asked::First(_) => first,
-            Asked::Retried(_) | Asked::Last => Refunds::All,
-            Asked::Entered(_) | Asked::Leaving(_) => Refunds::None,
-        }
-    }
-}
-
-impl Sleeping {
-    /// Returns whether the request must continue now, because no earlier request waits for one of
-    /// its keys any more. Otherwise `waker` is called when this happens.
-    pub fn is_woken(&self, waker: &Waker) -> bool {
-        self.queued.ticket.is_woken(waker)
     }
 }
 

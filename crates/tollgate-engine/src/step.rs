@@ -1,11 +1,13 @@
 //! What the program that drives a request does next.
 
-use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Micros, StoreError, Verdict};
+use std::task::Waker;
 
-use crate::applied::AppliedLimit;
-use crate::limit::{Limits, Mode};
-use crate::request::{Asking, Sleeping};
+use tollgate_core::Timestamp;
+
+use crate::conclusion::Conclusion;
+use crate::corrections::Refunds;
+use crate::question::Question;
+use crate::queue::{Arrival, KeySet, Ticket};
 
 /// What to do next for a request.
 #[derive(Debug)]
@@ -20,75 +22,92 @@ pub enum Step {
     Done(Conclusion),
 }
 
-/// The final decision on a request.
+/// A question to the store. [`Request::on_reply`](crate::Request::on_reply) takes it with the reply, so each question has one
+/// reply.
 #[derive(Debug)]
-pub enum Conclusion {
-    /// The request passes after this delay, which is zero unless it queues in the store.
-    Pass(Micros),
-    /// The store could not decide, and all limits let the request pass. It has no decisions.
-    FailOpen(StoreError),
-    /// The request is rejected.
-    Reject(Rejection),
+pub struct Asking {
+    /// How to present the charges to the store.
+    pub question: Question,
+    pub(crate) asked: Asked,
 }
 
-/// Why a request is rejected.
+/// A sleep in the queue. [`Request::on_wake`](crate::Request::on_wake) takes it, so only a sleeping request wakes.
 #[derive(Debug)]
-pub enum Rejection {
-    /// A limit denies the request, and the request may not wait for it.
-    Denied,
-    /// The request would have to wait for longer than it may.
-    TooLate,
-    /// Too many requests wait, or too many with the same key.
-    QueueFull,
-    /// The store could not decide, and a policy fails closed.
-    Undecided(StoreError),
+pub struct Sleeping {
+    /// When the request continues at the latest.
+    pub until: Timestamp,
+    pub(crate) queued: Box<Queued>,
 }
 
-/// How to present the charges to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// Charge the request.
-    Charge,
-    /// Only learn the decisions ([`Charge::dry`]).
-    Dry,
-    /// Only learn the remaining units: the same charges with cost 0.
-    Peek,
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// To charge. A request that may wait has its arrival.
+    First(Option<Arrival>),
+    /// For the decisions, because earlier requests wait for its keys.
+    Entered(Box<Queued>),
+    /// To charge. No earlier request waits for its keys.
+    Retried(Box<Queued>),
+    /// For the numbers of its rejection.
+    Leaving(Leaving),
+    /// To charge for the last time.
+    Last,
 }
 
-impl Question {
-    /// Returns the charges for the store. Shadow limits are only asked to charge: a local fallback
-    /// that decides only for them would hide the failure of the others.
-    pub fn charges<'a>(
-        self,
-        limits: &'a Limits,
-        applied: &'a [AppliedLimit],
-    ) -> SmallVec<[Charge<'a>; 4]> {
-        let present = |charge: Charge<'a>| match self {
-            Self::Charge => charge,
-            Self::Dry => charge.dry(),
-            Self::Peek => Charge { cost: Cost::ZERO, ..charge },
-        };
-        let asked = applied.iter().filter(|applied| self.asks(limits, applied));
-        asked.map(|applied| present(limits.charge(applied))).collect()
+/// A request in the queue.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) ticket: Ticket,
+    /// When the request gives up.
+    pub(crate) until: Timestamp,
+    pub(crate) denied: RetryTimes,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    /// The keys that it waited for, or would have to wait for.
+    pub(crate) keys: KeySet,
+    pub(crate) is_full: bool,
+}
+
+/// When each denied charge may be allowed. There is one entry per charge.
+#[derive(Debug, Default)]
+pub(crate) struct RetryTimes(pub(crate) Box<[Option<Timestamp>]>);
+
+impl RetryTimes {
+    pub(crate) fn keys_after(&self, now: Option<Timestamp>) -> KeySet {
+        (0..self.0.len()).filter(|number| self.0[*number] > now).collect()
     }
 
-    fn asks(self, limits: &Limits, applied: &AppliedLimit) -> bool {
-        self == Self::Charge || limits.of(applied).mode != Mode::Shadow
+    pub(crate) fn next_after(&self, now: Timestamp) -> Option<Timestamp> {
+        self.0.iter().flatten().filter(|until| **until > now).min().copied()
+    }
+}
+
+impl Asking {
+    pub(crate) const fn new(question: Question, asked: Asked) -> Self {
+        Self { question, asked }
     }
 
-    /// Returns the reply with the former decisions of limits that were not asked.
-    pub(crate) fn complete(
-        self,
-        limits: &Limits,
-        applied: &[AppliedLimit],
-        reply: &Verdict,
-    ) -> Verdict {
-        let mut decided = reply.decisions().iter().copied();
-        let decisions = applied.iter().map(|applied| {
-            let reply = if self.asks(limits, applied) { decided.next() } else { None };
-            reply.unwrap_or(applied.decision)
-        });
-        let verdict = Verdict::new(reply.is_admitted(), reply.decided_at(), decisions);
-        verdict.with_source(reply.source())
+    /// Returns whether the request is in the queue.
+    pub const fn is_queued(&self) -> bool {
+        matches!(self.asked, Asked::Entered(_) | Asked::Retried(_))
+    }
+
+    /// Returns what to refund if the caller leaves before the reply. `first` applies to the first
+    /// question, which may have had its effect although the caller leaves.
+    pub const fn refunds(&self, first: Refunds) -> Refunds {
+        match self.asked {
+            Asked::First(_) => first,
+            Asked::Retried(_) | Asked::Last => Refunds::All,
+            Asked::Entered(_) | Asked::Leaving(_) => Refunds::None,
+        }
+    }
+}
+
+impl Sleeping {
+    /// Returns whether the request must continue now, because no earlier request waits for one of
+    /// its keys any more. Otherwise `waker` is called when this happens.
+    pub fn is_woken(&self, waker: &Waker) -> bool {
+        self.queued.ticket.is_woken(waker)
     }
 }

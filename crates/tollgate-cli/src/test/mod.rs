@@ -18,10 +18,10 @@ use tollgate_replay::scenario::{Expectation, Expected, Outcome, Scope, shortest}
 pub(crate) use self::generate::generate;
 use self::report::{Failed, Report, Row, Tested};
 pub(crate) use self::simulation::fleet;
-use self::simulation::{Simulation, happenings};
+use self::simulation::{Simulation, TestError, happenings};
+use crate::load::{Checks, WRONG, failed, load, tell, wrong};
 use crate::replay::append;
 use crate::worst::{self, Threats};
-use crate::{Checks, WRONG, failed, load, tell, wrong};
 
 /// The options of `tollgate test`.
 #[derive(Clone, Debug, clap::Args)]
@@ -133,9 +133,6 @@ fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCod
     Ok(Report { tested })
 }
 
-/// Why a test does not fit the limits, or the exit code if a file is invalid.
-pub(crate) type TestError = Result<String, ExitCode>;
-
 /// Returns how many requests were simulated, and the failed expectations.
 fn run_test(
     file: &TestFile,
@@ -214,13 +211,4 @@ fn add(all: &mut Vec<Expectation>, scope: Scope, expect: &Expect) {
     ];
     let all_expected = single.into_iter().flatten().chain(never);
     all.extend(all_expected.map(|expected| Expectation { scope, expected }));
-}
-
-/// How a request ended, for a table.
-fn got(outcome: &Outcome) -> String {
-    let mut got = outcome.status.to_string();
-    if outcome.is_allowed && outcome.wait.get() > 0 {
-        got = format!("{got} after {}", report::time(outcome.wait));
-    }
-    got
 }

@@ -48,7 +48,7 @@ pub(crate) struct Row {
 impl Row {
     pub(super) fn of(history: &[Outcome], requests: &[Requests], expected: &str) -> Vec<Self> {
         let is_alike = |one: &Outcome, other: &Outcome| {
-            let of = |it: &Outcome| (it.arrival.sender, it.arrival.client, super::got(it));
+            let of = |it: &Outcome| (it.arrival.sender, it.arrival.client, got(it));
             of(one) == of(other) && name(one) == name(other)
         };
         let mut rows: Vec<_> =
@@ -80,7 +80,7 @@ impl Row {
                 format!("{} × {request}", alike.len())
             },
             expected: String::new(),
-            got: super::got(last),
+            got: got(last),
             policy: name(last).to_owned(),
             why: why(last),
         }
@@ -258,4 +258,13 @@ impl Failed {
 fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;")
+}
+
+/// How a request ended, for a table.
+pub(super) fn got(outcome: &Outcome) -> String {
+    let mut got = outcome.status.to_string();
+    if outcome.is_allowed && outcome.wait.get() > 0 {
+        got = format!("{got} after {}", time(outcome.wait));
+    }
+    got
 }

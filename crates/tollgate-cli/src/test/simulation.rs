@@ -14,8 +14,10 @@ use tollgate_replay::log::Record;
 use tollgate_replay::scenario::{Arrival, Outcome, Pace, START, Schedule, Sender};
 use tollgate_replay::{Answer, Bounds, Fault, Fleet, Resolved};
 
-use super::TestError;
 use crate::replay::{Decided as Decision, Recorded};
+
+/// Why a test does not fit the limits, or the exit code if a file is invalid.
+pub(super) type TestError = Result<String, ExitCode>;
 
 /// A test's requests and faults.
 pub(super) struct Simulation<'a> {

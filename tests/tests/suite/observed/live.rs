@@ -5,12 +5,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::routing::get;
+use http::{HeaderMap, StatusCode};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tollgate::feedback::Feedback;
+use tollgate::key::Key;
+use tollgate::{Limiter, MemoryStore, Policy, Quota};
 use tollgate_test_servers::until_async;
 use tollgate_test_servers::{Plan, Process, Redis, Replica};
 
@@ -30,8 +35,9 @@ async fn panels_and_alerts_have_data() {
     let queue = ["--algorithm", "leaky_bucket", "--limit", "20", "--window", "1s", "--burst", "5"];
     let queue = replica("queue", &[&queue[..], &["--costs", "one"]].concat(), folder);
     let gateway = start_gateway(shared.plan.listen, key_set().await, folder);
-    let addresses = [&shared.process, &queue.process, &gateway]
+    let [shared_admin, queue_admin, gateway_admin] = [&shared.process, &queue.process, &gateway]
         .map(|process| gateway::address(process, "admin"));
+    let addresses = [shared_admin, queue_admin, gateway_admin, paused_client().await];
     let prometheus = Prometheus::start(folder, &addresses).await;
 
     let working = Arc::new(AtomicBool::new(true));
@@ -76,6 +82,38 @@ async fn panels_and_alerts_have_data() {
     for target in targets["activeTargets"].as_array().unwrap() {
         assert_eq!(target["health"], "up", "{target}");
     }
+}
+
+/// A client whose service denies some calls and names its numbers. Returns where its metrics are.
+async fn paused_client() -> SocketAddr {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder).unwrap();
+    let policy = Policy::token_bucket("partner", Quota::per_second(100)).unwrap();
+    let limiter = Limiter::builder(MemoryStore::new()).policy(policy);
+    let limiter = limiter.pausable(Duration::from_secs(1)).build().unwrap();
+    let headers = [("retry-after", "1"), ("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", "0")];
+    let headers = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    let headers = HeaderMap::from_iter(headers);
+    tokio::spawn(async move {
+        loop {
+            if let Ok(permit) = limiter.acquire(&Key::GLOBAL, 1).await {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                let denial = Feedback::read(status, &headers, SystemTime::now());
+                permit.learn(&denial).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    });
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let render = get(move || {
+        let text = handle.render();
+        async move { text }
+    });
+    let app = Router::new().route("/metrics", render);
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    address
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -190,7 +190,10 @@ async fn answer<St: Inspect>(
             Front::ForwardAuth => {
                 Box::pin(forward_auth::answer(&app, &request, connection.peer, log)).await
             }
-            Front::DecisionApi => (Box::pin(decision_api::answer(&app, request)).await, None),
+            Front::DecisionApi => {
+                let (api, idle) = (app.decision_api.as_ref(), app.plan.timeouts.idle);
+                (Box::pin(decision_api::answer(api, idle, request)).await, None)
+            }
             Front::RateLimitService => {
                 (Box::pin(rate_limit_service::answer(gateway, &app, request)).await, None)
             }

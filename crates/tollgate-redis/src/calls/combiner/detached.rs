@@ -4,8 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::Drive;
 use crate::calls::ticket::Ticket;
+
+/// A call that a request's caller drives while it waits for the answer.
+pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A call that the runtime drives. If the runtime shuts down first, its callers get an error.
 pub(crate) struct Detached {

@@ -25,14 +25,13 @@ mod redirect;
 mod submit;
 mod work;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-pub(crate) use self::detached::Detached;
+pub(crate) use self::detached::{Detached, Drive};
 use crate::calls::ids::Ids;
 use crate::calls::pace::Bounds;
 use crate::calls::ticket::Ticket;
@@ -76,9 +75,6 @@ struct Sent {
     /// By the clock for leases and remembered denials.
     moment: Moment,
 }
-
-/// A call that a request's caller drives while it waits for the answer.
-pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Combiner {
     /// Returns the last instant at which to send requests. The answer to a later call would arrive

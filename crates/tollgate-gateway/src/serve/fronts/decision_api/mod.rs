@@ -2,7 +2,6 @@
 
 mod wire;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,7 +24,6 @@ use tollgate_admin::Token;
 use tollgate_config::plan::{ApiWaits, DecisionApiPlan};
 
 use self::wire::{Block, Blocked, Decide, Decided, Settle, Settled};
-use crate::serve::app::App;
 use crate::serve::body::Body;
 use crate::serve::error::BuildError;
 
@@ -166,10 +164,11 @@ impl<St: Inspect> DecisionApi<St> {
 }
 
 pub(crate) async fn answer<St: Inspect>(
-    app: &Arc<App<St>>,
+    api: Option<&DecisionApi<St>>,
+    idle: Duration,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let Some(api) = &app.decision_api else {
+    let Some(api) = api else {
         return Problem::new(StatusCode::NOT_FOUND, "No `decisionApi` is configured.").respond();
     };
     let (head, body) = request.into_parts();
@@ -185,7 +184,7 @@ pub(crate) async fn answer<St: Inspect>(
         }
         allow(&head.method, Method::POST)?;
         api.check_token(&head.headers)?;
-        let body = timeout(app.plan.timeouts.idle, Limited::new(body, MOST_BYTES).collect()).await;
+        let body = timeout(idle, Limited::new(body, MOST_BYTES).collect()).await;
         let body = match body {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) => return Err(Problem::bad(format!("The body: {error}."))),

@@ -305,7 +305,9 @@ mod tests {
         };
         let known = [(*call, *lane), (lane, redirect), (redirect, submit), (submit, call)];
         assert!(uses(&known).problems(package).is_empty());
-        assert!(uses(&known).problems("other")[0].contains("call.rs uses calls/combiner/lane.rs: Name"));
+        assert!(
+            uses(&known).problems("other")[0].contains("call.rs uses calls/combiner/lane.rs: Name")
+        );
         let [missing] = &uses(&known[1..]).problems(package)[..] else { panic!("one problem") };
         assert!(missing.contains("no circle"), "{missing}");
         let more = [&known[..], &[("a", "b"), ("b", "a")]].concat();

@@ -5,10 +5,11 @@ use tollgate_core::{Charge, Cost, Decision, Micros, Outcome, Verdict};
 
 use crate::applied::AppliedLimit;
 use crate::charges::Charges;
+use crate::conclusion::Conclusion;
 use crate::limit::Limits;
 use crate::queue::Queue;
 use crate::request::Request;
-use crate::step::{Conclusion, Step};
+use crate::step::Step;
 
 /// What would happen to a request if no other request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! A request between its arrival and its answer: when it asks the store, how long it waits, and
 //! when it gives up.
 
+use std::task::Waker;
+
 use smallvec::SmallVec;
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Outcome, Policy, Source, StoreError, Timestamp, Verdict,
@@ -9,7 +11,6 @@ use tollgate_core::{
 use crate::applied::AppliedLimit;
 use crate::charges::Charges;
 use crate::conclusion::{Conclusion, Rejection};
-use crate::corrections::Refunds;
 use crate::estimate::{denied_under, earliest};
 use crate::limit::{Limits, Mode};
 use crate::question::Question;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_config::plan::{Expect, Plan, StorePlan, Test, TestFile};
 use tollgate_config::{self as config, Source};
-use tollgate_replay::scenario::{Expectation, Expected, Outcome, Scope, shortest};
+use tollgate_replay::scenario::{Expectation, Expected, Scope, shortest};
 
 pub(crate) use self::generate::generate;
 use self::report::{Failed, Report, Row, Tested};

@@ -92,7 +92,8 @@ async fn paused_client() -> SocketAddr {
     let policy = Policy::token_bucket("partner", Quota::per_second(100)).unwrap();
     let limiter = Limiter::builder(MemoryStore::new()).policy(policy);
     let limiter = limiter.pausable(Duration::from_secs(1)).build().unwrap();
-    let headers = [("retry-after", "1"), ("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", "0")];
+    let headers =
+        [("retry-after", "1"), ("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", "0")];
     let headers = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
     let headers = HeaderMap::from_iter(headers);
     tokio::spawn(async move {

@@ -7,28 +7,33 @@
 #![no_main]
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_core::{Cost, Micros, Policy, Quota};
+use tollgate_core::{Charge, Cost, Micros, PenaltyBlock, Policy, Quota, Strikes};
 use tollgate_redis::protocol::{Ask, Batch, KeyedCharge, ScriptAnswer, Spent};
 
 const NONCE: u64 = 7;
 
-static POLICIES: LazyLock<[Policy; 4]> = LazyLock::new(|| {
+static POLICIES: LazyLock<[Policy; 5]> = LazyLock::new(|| {
     let quota = Quota::per_minute(9);
     [
         Policy::fixed_window_counter("window", quota),
         Policy::token_bucket("bucket", quota),
         Policy::sliding_window_log("log", quota),
         Policy::leaky_bucket("queue", quota),
+        Policy::penalty("penalty", Strikes::of_denials(3, Duration::from_secs(9))),
     ]
     .map(|policy| policy.expect("the policies build"))
 });
 
 /// The call, and the number of charges in each request; `None` for a request without a verdict.
 fn call(kinds: u8) -> (Batch, Vec<Option<usize>>) {
-    let [window, bucket, log, queue] = &*POLICIES;
-    let line = |key, policy, enforce, dry| KeyedCharge { key, policy, cost: Cost::ONE, enforce, dry };
+    let [window, bucket, log, queue, penalty] = &*POLICIES;
+    let line = |key, policy, enforce, dry| {
+        let KeyedCharge { key, charge } = KeyedCharge::new(key, policy, Cost::ONE);
+        KeyedCharge { key, charge: Charge { enforce, dry, ..charge } }
+    };
     let requests = [
         vec![line(&b"{a}w"[..], window, true, false)],
         vec![line(b"{a}w", window, true, false), line(b"{b}b", bucket, false, false)],
@@ -46,6 +51,10 @@ fn call(kinds: u8) -> (Batch, Vec<Option<usize>>) {
     }
     if kinds & 0x10 != 0 {
         batch.reset(b"{a}w").expect("the call has room");
+        charges.push(None);
+    }
+    if kinds & 0x40 != 0 {
+        batch.block(b"{p}p", penalty, PenaltyBlock::of(Duration::from_secs(1))).expect("room");
         charges.push(None);
     }
     if kinds & 0x20 != 0 {
@@ -68,7 +77,7 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(Some(verdict.decisions().len()), charges);
                 assert!(frozen.is_empty() || Some(frozen.len()) == charges);
             }
-            ScriptAnswer::Leased(_) | ScriptAnswer::Reset => assert_eq!(charges, None),
+            ScriptAnswer::Leased(_) | ScriptAnswer::Reset | ScriptAnswer::Blocked(_) => assert_eq!(charges, None),
             ScriptAnswer::Settlement(_) | ScriptAnswer::Renewal(_) => panic!("the call has no receipt"),
             ScriptAnswer::Stale | ScriptAnswer::Unmade | ScriptAnswer::Elsewhere | ScriptAnswer::Fault { .. } => {}
         }

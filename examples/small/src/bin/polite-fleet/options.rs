@@ -28,6 +28,9 @@ pub(super) struct Options {
     pub(super) url: String,
 }
 
+const USAGE: &str = "the options are --quota N, --window SECONDS, --workers N, --tasks N, \
+                     --for SECONDS, --halve, --kill, --says retry-after|ratelimit|nothing|lies";
+
 /// What the third party says with a 429.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Says {
@@ -66,7 +69,7 @@ impl Options {
                 "--says" => options.says = value()?.parse()?,
                 "--worker" => options.worker = Some(value()?.parse()?),
                 "--url" => options.url = value()?,
-                _ => return Err(format!("unknown option {name}: see options.rs").into()),
+                _ => return Err(format!("unknown option {name}; {USAGE}").into()),
             }
         }
         if options.seconds == 0 {

@@ -175,14 +175,14 @@ pub(crate) async fn answer<St: Inspect>(
     let answered = async {
         let path = head.uri.path();
         if path == "/v1/openapi.json" {
-            allow(&head.method, Method::GET)?;
+            allow(&head.method, "GET")?;
             return Ok(json(Bytes::from_static(OPENAPI.as_bytes())));
         }
         if !PATHS.contains(&path) {
             let detail = format!("There are {} and /v1/openapi.json.", PATHS.join(", "));
             return Err(Problem::new(StatusCode::NOT_FOUND, detail));
         }
-        allow(&head.method, Method::POST)?;
+        allow(&head.method, "POST")?;
         api.check_token(&head.headers)?;
         let body = timeout(idle, Limited::new(body, MOST_BYTES).collect()).await;
         let body = match body {
@@ -215,8 +215,8 @@ impl<St: Inspect> DecisionApi<St> {
     }
 }
 
-fn allow(method: &Method, allowed: Method) -> Result<(), Problem> {
-    if *method == allowed {
+fn allow(method: &Method, allowed: &'static str) -> Result<(), Problem> {
+    if method.as_str() == allowed {
         return Ok(());
     }
     let detail = format!("Use {allowed}.");
@@ -246,7 +246,7 @@ fn json(text: Bytes) -> Response<Body> {
 struct Problem {
     status: StatusCode,
     detail: String,
-    allowed: Option<Method>,
+    allowed: Option<&'static str>,
     retry_after: Option<Duration>,
 }
 
@@ -263,7 +263,7 @@ impl Problem {
         let mut response = problem_response(self.status, None, &self.detail);
         let headers = response.headers_mut();
         if let Some(allowed) = self.allowed {
-            headers.insert(ALLOW, HeaderValue::from_str(allowed.as_str()).expect("a method"));
+            headers.insert(ALLOW, HeaderValue::from_static(allowed));
         }
         if let Some(wait) = self.retry_after {
             headers.insert(RETRY_AFTER, wait.as_secs().saturating_add(1).into());

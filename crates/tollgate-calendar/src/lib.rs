@@ -136,7 +136,7 @@ static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundl
 fn starts(unit: Unit, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
     let starts = unit.first_days().map_while(|day| {
         // Where clocks skip midnight, this is the first instant after the skipped time.
-        let start = day.to_zoned(zone.clone()).ok()?.timestamp().as_microsecond();
+        let start = day.to_zoned_datetime(zone.clone()).ok()?.timestamp().as_microsecond();
         (start < LAST).then_some(start)
     });
     let mut latest = 0;

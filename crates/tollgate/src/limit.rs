@@ -311,6 +311,37 @@ impl Limit {
         self
     }
 
+    /// Forgives what a key has used when `forgives` returns `true` for a response: its tries, or its
+    /// strikes under a [penalty](Self::penalty). For logins, whose owner has proved to be no guesser.
+    ///
+    /// The key should contain what the response proves. If the key is an address alone, a guesser who
+    /// logs in to an account of its own forgives its guesses at others. Requests that still run are
+    /// forgiven, too, so each success admits at most one more quota of them.
+    ///
+    /// ```
+    /// use tollgate::key::{ClientIp, FromExtension};
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account(String);
+    ///
+    /// let account = FromExtension::<Account>::borrowed(|account| Some(&account.0));
+    /// let tries = Policy::sliding_window_log("login", Quota::per_hour(5))?;
+    /// let tries = Limit::new(tries, (account, ClientIp::peer()))
+    ///     .count_only(|response| response.status == 401)
+    ///     .forgive_on(|response| response.status.is_success());
+    /// # let _ = tries;
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn forgive_on(
+        mut self,
+        forgives: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settling.forgives = Some(Arc::new(forgives));
+        self
+    }
+
     /// Sets a different quota, with the same algorithm, for clients in a tier. The layer finds a
     /// request's tier with its [`tiers`](crate::layer::RateLimitLayerBuilder::tiers).
     ///
@@ -488,13 +519,13 @@ impl Limit {
 
     /// Returns what the engine needs of this limit, with the quotas of these tiers.
     pub(crate) fn rule(&self, tiers: &[Tier]) -> Rule {
-        let Settling { reserve, counts } = &self.settling;
+        let Settling { reserve, counts, forgives } = &self.settling;
         let reserve = reserve.as_ref().map(Reserve::lapses_after);
         Rule {
             policy: self.policy.clone(),
             in_tiers: tiers.iter().map(|tier| self.policy_in(Some(tier)).clone()).collect(),
             mode: self.mode,
-            corrects: Corrects { counts: counts.is_some(), reserve },
+            corrects: Corrects { counts: counts.is_some(), forgives: forgives.is_some(), reserve },
             headroom_percent: self.headroom_percent,
         }
     }

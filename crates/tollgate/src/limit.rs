@@ -39,6 +39,7 @@ pub struct Limit {
     pub(crate) key: Arc<dyn KeySource>,
     pub(crate) mode: Mode,
     pub(crate) hides_headers: bool,
+    header_name: Option<Arc<str>>,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
     pub(crate) settling: Settling,
@@ -95,6 +96,7 @@ impl Limit {
             key: Arc::new(key),
             mode: Mode::Reject,
             hides_headers: false,
+            header_name: None,
             costs,
             on_missing_key: None,
             settling: Settling::default(),
@@ -161,6 +163,17 @@ impl Limit {
     #[must_use]
     pub const fn hide_headers(mut self) -> Self {
         self.hides_headers = true;
+        self
+    }
+
+    /// Uses this name instead of the policy's in the headers of
+    /// [`x_ratelimit_by_policy`](crate::headers::HeaderOptions::x_ratelimit_by_policy). If limits have the
+    /// same name, for example the token budgets of a key and of its team, the headers describe the
+    /// tightest of them: the denying policy with the longest wait, otherwise the policy with the
+    /// fewest remaining units.
+    #[must_use]
+    pub fn header_name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.header_name = Some(name.into());
         self
     }
 
@@ -483,6 +496,10 @@ impl Limit {
     pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
         let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
         own.map_or(&self.policy, |(_, policy)| policy)
+    }
+
+    pub(crate) fn shown_name(&self) -> &str {
+        self.header_name.as_deref().unwrap_or_else(|| self.policy.name())
     }
 
     /// Whether this is a [shadow policy](Self::shadow).

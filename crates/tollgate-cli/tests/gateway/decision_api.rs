@@ -1,6 +1,7 @@
 //! Decisions over HTTP with JSON, for programs in any language.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate_test_servers::Redis;
 
 use crate::support::{Answer, Client, Gateway, until};
@@ -166,6 +168,31 @@ async fn token_is_required() {
 }
 
 /// Requests wait in order, and a program that leaves gives its charge back.
+/// A gateway that has been killed leaves its socket's file.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_on_the_same_machine_use_a_socket() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("decide.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let lines = API.replace("listen: 127.0.0.1:0", &format!("socket: {}", path.display()));
+    let mut gateway = Gateway::start(&lines);
+    assert!(!gateway.fronts.contains_key("decisionApi"), "{:?}", gateway.fronts);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let body = json!({"charges": charges(3, 1)}).to_string();
+    let length = body.len();
+    let head = "POST /v1/decide HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n";
+    let request = format!("{head}content-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.contains(r#""allowed":true"#), "{answer}");
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    assert!(!path.exists(), "the gateway removes its socket");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_wait_for_their_turn() {
     for waits in ["wait", "queue"] {

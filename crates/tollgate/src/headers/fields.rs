@@ -66,6 +66,11 @@ impl PolicyFields {
         }
     }
 
+    /// Uses the headers of this name with `x_ratelimit_by_policy`.
+    pub(crate) fn named(self, name: &str) -> Self {
+        if name == self.policy.name() { self } else { Self { names: Names::of(name), ..self } }
+    }
+
     /// Omits the policy from all headers except `Retry-After`.
     pub(crate) fn hidden(self, is_hidden: bool) -> Self {
         if is_hidden { Self { quota: None, item: None, names: None, ..self } } else { self }

@@ -21,8 +21,10 @@ pub(super) struct CompiledLimit {
 
 impl CompiledLimit {
     pub(super) fn new(limit: Limit, tiers: Option<&Tiers>, costs: &Costs) -> Self {
-        let fields =
-            |policy| PolicyFields::new(policy).hidden(limit.hides_headers).soft(limit.is_soft());
+        let fields = |policy| {
+            let fields = PolicyFields::new(policy).named(limit.shown_name());
+            fields.hidden(limit.hides_headers).soft(limit.is_soft())
+        };
         let in_tier = |tier: &Tier| fields(limit.policy_in(Some(tier)));
         let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
         let base = fields(&limit.policy);

@@ -44,6 +44,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         mode,
         hide_headers: false,
         counts: None,
+        forgives: None,
         reserve: settle.map(|settle| ReservePlan { settle, lapse: Receipt::LIFETIME.into() }),
         in_flight: None,
         penalty: None,

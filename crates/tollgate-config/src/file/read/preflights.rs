@@ -33,6 +33,7 @@ pub(super) fn preflights(file: &FileContext<'_>) -> Checked<Preflights> {
         mode: if limiter.shadow.value()? { Mode::Shadow } else { Mode::Reject },
         hide_headers: false,
         counts: None,
+        forgives: None,
         reserve: None,
         in_flight: None,
         penalty: None,

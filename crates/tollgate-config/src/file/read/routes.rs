@@ -142,6 +142,7 @@ fn check_fronts(routes: &[(Route, Location)], limiter: &RateLimiter) {
         let keys = [
             ("concurrency", limit.in_flight.is_some()),
             ("countOnly", limit.counts.is_some()),
+            ("forgiveOn", limit.forgives.is_some()),
             ("reserve", limit.reserve.is_some()),
             ("penalty.of: failures", penalty.is_some()),
         ];

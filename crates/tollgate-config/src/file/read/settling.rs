@@ -9,7 +9,7 @@ use tollgate::store::Receipt;
 use super::context::is_queue;
 use super::options::QueueOption;
 use crate::file::tables::Rules;
-use crate::plan::{ReservePlan, SettleBy, Statuses};
+use crate::plan::{ReservePlan, SettleBy, Statuses, Whose};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Either, Setting};
 
@@ -97,6 +97,24 @@ pub(super) fn counts(rules: &Rules, context: PolicyContext) -> Checked<Option<Ve
         warn_of_queue(&rules.count_only, context);
     }
     Ok(rules.count_only.value()?.map(|section| section.status))
+}
+
+pub(super) fn forgives(
+    rules: &Rules,
+    context: PolicyContext,
+    whose: Whose,
+) -> Checked<Option<Vec<Statuses>>> {
+    let key = &rules.forgive_on;
+    if context.algorithm.is_none() && !rules.penalty.is_set() {
+        key.no_effect("here", "a concurrency limit has nothing to forgive");
+    }
+    if key.is_set() && whose == Whose::Everybody {
+        key.name().warn(
+            "a single client's success forgives what all clients have used",
+            "put it into `client`, or into an api with `per: client`",
+        );
+    }
+    Ok(key.value()?.map(|section| section.status))
 }
 
 pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<ReservePlan>> {

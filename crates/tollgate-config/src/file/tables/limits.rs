@@ -1,6 +1,8 @@
 use tollgate::policy::{LeakyMode, Refill, Resolution};
 
-use super::options::{Bandwidth, Concurrency, CountOnly, Excess, Lease, Penalty, Reserve};
+use super::options::{
+    Bandwidth, Concurrency, CountOnly, Excess, ForgiveOn, Lease, Penalty, Reserve,
+};
 use super::path::Path;
 use super::value_types::{AtOnce, OnError, Strategy, Units};
 use super::window::Window;
@@ -125,6 +127,10 @@ section! {
         /// Counts only requests with certain responses. Every request is charged before it is
         /// forwarded, and refunded if its response does not count.
         optional count_only: CountOnly,
+        /// Forgets the client's charges, strikes and blocks under this policy after certain responses,
+        /// such as a login. A client that logs in to its own account forgives its guesses at others, so
+        /// the key should contain the account.
+        optional forgive_on: ForgiveOn,
         /// Reserves an estimated cost that is settled after the response.
         optional reserve: Reserve,
         /// The maximum number of requests in flight, with or without a `limit`: the policy

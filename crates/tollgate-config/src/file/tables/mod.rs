@@ -41,7 +41,7 @@ pub(super) use self::identity::{
 pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers};
 pub(super) use self::llm::{Llm, ModelPrice};
 pub(super) use self::options::{Bandwidth, Concurrency, Penalty};
-pub use self::options::{CountOnly, Waiting};
+pub use self::options::{CountOnly, ForgiveOn, Waiting};
 pub(super) use self::path::{Path, PathSection};
 pub use self::server::{Admin, Listen, ResponseHeaders, Timeouts};
 pub(super) use self::server::{

@@ -36,6 +36,12 @@ section! {
         required status: Values<OneOrMore<format::Status>>,
     }
 
+    /// The responses that forgive. Requests that still run are forgiven, too.
+    values ForgiveOn = "forgiveOn" {
+        /// The statuses that forgive: `200`, `2xx`, or a list.
+        required status: Values<OneOrMore<format::Status>>,
+    }
+
     /// An estimated cost that is settled after the response. Units above the actual cost are
     /// refunded. Missing units are charged, up to one full quota beyond the limit.
     keys Reserve = "reserve" {

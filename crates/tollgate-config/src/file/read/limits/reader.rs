@@ -74,6 +74,7 @@ impl<'a> LimitReader<'a, '_> {
         let context = PolicyContext { algorithm, on_store_error, is_shadow, can_fail };
         let excess = settling::excess(rules, context);
         let counts = settling::counts(rules, context);
+        let forgives = settling::forgives(rules, context, whose);
         let reserve = settling::reserve(rules, context);
         let lease = options::lease(rules, can_fail);
         let (Excess { mode, queue }, counts) = (excess?, counts?);
@@ -93,6 +94,7 @@ impl<'a> LimitReader<'a, '_> {
             mode,
             hide_headers: rules.hide_headers.value()?,
             counts,
+            forgives: forgives?,
             reserve: reserve?,
             in_flight: in_flight?,
             penalty: penalty?,

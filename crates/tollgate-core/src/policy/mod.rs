@@ -42,17 +42,20 @@ use crate::{
 #[derive(Clone)]
 pub struct Policy(Arc<Inner>);
 
+/// What a decision in memory reads comes first, in two cache lines: with a policy for each tenant,
+/// every line may be a miss.
 #[derive(Clone)]
+#[repr(C)]
 struct Inner {
+    max_queue_time: Option<Micros>,
+    name_hash: u64,
+    name: Arc<str>,
     rule: AnyRule,
     form: Form,
-    name: Arc<str>,
-    name_hash: u64,
     quota: Quota,
     on_store_error: Option<OnStoreError>,
     shed: Option<OnStoreError>,
     lease: Option<Lease>,
-    max_queue_time: Option<Micros>,
 }
 
 impl Policy {

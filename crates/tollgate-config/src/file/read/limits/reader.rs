@@ -74,10 +74,10 @@ impl<'a> LimitReader<'a, '_> {
         let context = PolicyContext { algorithm, on_store_error, is_shadow, can_fail };
         let excess = settling::excess(rules, context);
         let counts = settling::counts(rules, context);
-        let forgives = settling::forgives(rules, context, whose);
         let reserve = settling::reserve(rules, context);
         let lease = options::lease(rules, can_fail);
         let (Excess { mode, queue }, counts) = (excess?, counts?);
+        let forgives = settling::forgives(rules, context, whose, queue.is_some());
         let target = PenaltyTarget { whose, mode, counts: counts.as_ref() };
         let in_flight = options::in_flight(&rules.concurrency, name?, &self.file.names);
         let penalty = options::penalty(rules, name?, &target, &self.file.names);

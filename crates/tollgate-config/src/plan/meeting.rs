@@ -144,7 +144,7 @@ impl Plan {
         tier: Option<usize>,
         mut cost: impl FnMut(&LimitPlan) -> Option<Cost>,
     ) -> Result<Charges, NoClient> {
-        let index = tier.and_then(|tier| u8::try_from(tier).ok());
+        let index = tier.and_then(|tier| u16::try_from(tier).ok());
         let mut charges = Charges::default();
         for (number, limit, charge) in limits.charges(api) {
             let Some(cost) = cost(limit) else { continue };

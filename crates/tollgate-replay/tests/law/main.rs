@@ -68,7 +68,7 @@ proptest! {
 
 /// A request that arrives this many milliseconds after the previous one.
 const fn sent(after: u64) -> Sent {
-    Sent { after, client: 0, cost: 1, duration: 0, fails: false, in_tier: false }
+    Sent { after, client: 0, cost: 1, duration: 0, fails: false, in_tier: false, has_own: false }
 }
 
 fn waits(limited: Limited, places: usize, requests: Vec<Sent>) -> Vec<Option<u64>> {
@@ -88,6 +88,7 @@ fn a_client_takes_half_of_the_places_in_both() {
         mode: Mode::Wait(Duration::from_secs(30)),
         is_global: false,
         counts: false,
+        forgives: false,
         max_queue_time: None,
     };
     let answers = waits(limited, 4, vec![sent(1); 6]);
@@ -105,6 +106,7 @@ fn permits_pass_to_the_next_request_in_both() {
         mode: Mode::Wait(Duration::from_secs(4)),
         is_global: true,
         counts: false,
+        forgives: false,
         max_queue_time: None,
     };
     let answers = waits(limited, 9, vec![Sent { duration: 1_100, ..sent(1) }; 5]);
@@ -122,6 +124,7 @@ fn requests_queue_in_the_store_in_both() {
         mode: Mode::Reject,
         is_global: true,
         counts: false,
+        forgives: false,
         max_queue_time: Some(3_300),
     };
     let waits = waits(limited, 1, vec![sent(100); 8]);

@@ -36,7 +36,19 @@ enum Terms {
 }
 
 impl PolicyFields {
+    /// Makes a limit's header values. They are never freed, so there must be few.
     pub(crate) fn new(policy: &Policy) -> Self {
+        Self::with_values(policy, interned)
+    }
+
+    /// Makes the header values for a client with this policy. They are freed together with it.
+    pub(crate) fn of_client(&self, policy: &Policy) -> Self {
+        let own = Self::with_values(policy, |text| HeaderValue::from_bytes(text).ok());
+        let (names, is_soft) = (self.names.clone(), self.is_soft);
+        Self { names, is_soft, ..own.hidden(self.is_hidden()) }
+    }
+
+    fn with_values(policy: &Policy, value: fn(&[u8]) -> Option<HeaderValue>) -> Self {
         let mut item = quoted(policy.name());
         let mut quota = item.clone();
         item.push(b";r=");
@@ -56,9 +68,9 @@ impl PolicyFields {
         }
         Self {
             policy: policy.clone(),
-            quota: interned(quota.as_slice()),
-            item: interned(item.as_slice()),
-            limit_value: interned(most.to_string().as_bytes()),
+            quota: value(quota.as_slice()),
+            item: value(item.as_slice()),
+            limit_value: value(most.to_string().as_bytes()),
             names: Names::of(policy.name()),
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             terms,

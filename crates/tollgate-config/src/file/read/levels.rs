@@ -7,7 +7,7 @@ use super::policy;
 use crate::file::format;
 use crate::file::tables::{ApiKey, GroupKey, Level, LimitLevels, RateLimiter};
 use crate::plan::{
-    GroupSource, IdentitySource, LevelPlan, Parameter, QuotaPlan, Route, ValuePlan, Whose,
+    GroupSource, IdentitySource, LevelPlan, LimitPlan, Parameter, QuotaPlan, Route, ValuePlan, Whose,
 };
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Key, Location, Text as _, all};
@@ -167,6 +167,26 @@ pub(super) fn plans(
         let policy = policy::build(&name, policy::quota(keys, algorithm)?, algorithm, keys)?;
         Ok((Whose::Group(number), QuotaPlan::of(policy)))
     })
+}
+
+/// A limit of a level skips requests without a group, so another limit must deny requests without a
+/// client.
+pub(super) fn check_clients(limiter: &RateLimiter, chain: &[IdentitySource], routes: &[Route]) {
+    let is_always_found = |source: &IdentitySource| matches!(source, IdentitySource::Ip { .. });
+    if chain.iter().any(is_always_found) {
+        return;
+    }
+    let lets_pass = |met: Vec<&LimitPlan>| {
+        let mut enforced = met.iter().filter(|limit| limit.enforces());
+        enforced.clone().any(|limit| matches!(limit.whose, Whose::Group(_)))
+            && !enforced.any(|limit| limit.whose == Whose::Client && limit.charges().count() > 0)
+    };
+    if routes.iter().flat_map(|route| route.limits.met()).any(lets_pass) {
+        limiter.llm.name().error(
+            "requests without a client would reach the model, because only levels limit them",
+            "add `requestsPerMinute` to `llm`, a section `client`, or `ip` to `identity`",
+        );
+    }
 }
 
 /// Warns of levels that no limit uses.

@@ -71,6 +71,11 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let identity = identity?;
     let (deny, allow) = lists?;
     let (on_missing_key, missing_key_status) = on_missing_key?;
+    if on_missing_key == OnMissingKey::Deny
+        && let Ok(routes) = &routes
+    {
+        levels::check_clients(limiter, &identity.chain, routes);
+    }
     Ok(Plan {
         listen,
         forward_auth: forward_auth?,

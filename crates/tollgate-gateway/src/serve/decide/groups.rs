@@ -9,7 +9,7 @@ use tollgate::key::{
 use tollgate_config::plan::{GroupSource, LevelPlan};
 
 use super::key_sources::api_key;
-use super::token_limit::TokenUser;
+use super::token_limit::{TokenUser, TooManyRefused};
 use super::values;
 use crate::serve::error::BuildError;
 
@@ -47,5 +47,9 @@ fn claim(
     name: &str,
 ) -> Result<Option<String>, KeyError> {
     let Some(users) = users else { return Ok(None) };
-    Ok(users.with_claim(head, name)?.and_then(|(_, group)| group))
+    match users.with_claim(head, name) {
+        // A token that is not verified has no claims. Whether the client needs one, `identity` says.
+        Err(error) if TooManyRefused::of(&error).is_some() => Ok(None),
+        found => Ok(found?.and_then(|(_, group)| group)),
+    }
 }

@@ -7,7 +7,8 @@ use super::policy;
 use crate::file::format;
 use crate::file::tables::{ApiKey, GroupKey, Level, LimitLevels, RateLimiter};
 use crate::plan::{
-    GroupSource, IdentitySource, LevelPlan, LimitPlan, Parameter, QuotaPlan, Route, ValuePlan, Whose,
+    GroupSource, IdentitySource, LevelPlan, LimitPlan, Parameter, QuotaPlan, Route, ValuePlan,
+    Whose,
 };
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Key, Location, Text as _, all};

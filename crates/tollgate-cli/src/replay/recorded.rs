@@ -72,6 +72,8 @@ pub(crate) struct Recorded {
 /// A decision on a request.
 pub(crate) struct Decided<'a> {
     pub(crate) answer: Answer,
+    /// The client, if known.
+    pub(crate) subject: Option<&'a Subject>,
     /// The status, if the request is answered before any limit.
     pub(crate) refused: Option<StatusCode>,
     pub(crate) limits: &'a Limits,
@@ -165,8 +167,13 @@ impl Recorded {
         let request = Recording::new(record.at, no_limits, Charges::default()).lasting(duration);
         let mut request = Recording { client: named, replica, ..request };
         let none = Charges::default();
-        let early =
-            |answer, refused| Decided { answer, refused, limits: no_limits, charges: &none };
+        let early = |answer, refused| Decided {
+            answer,
+            subject,
+            refused,
+            limits: no_limits,
+            charges: &none,
+        };
         let forbid = |replay: &mut Replay, request: &Recording<'_>, status| {
             replay.forbid(request).map(|()| early(Answer::Denied, Some(status)))
         };
@@ -205,7 +212,7 @@ impl Recorded {
             .collect();
         let mut request = Recording { limits, charges, corrections: &corrections, ..request };
         let answer = replay.request(&mut request)?;
-        Ok(see(Decided { answer, refused: None, limits, charges: &request.charges }))
+        Ok(see(Decided { answer, subject, refused: None, limits, charges: &request.charges }))
     }
 
     pub(crate) fn resolved(&mut self) -> impl Iterator<Item = Resolved> + '_ {

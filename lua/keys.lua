@@ -223,8 +223,13 @@ local function keep(entry, rule, state)
     return version
   end
   if source then
-    local counts_from = source.rule.algorithm.counts_from(source.state)
-    since = later(after(source.since), later(since, after(pack('>I7', counts_from))))
+    -- All versions count all charges, but some do not know when the last one was.
+    for _, other in ipairs(entry.versions) do
+      if counts_with(other.rule, rule) then
+        local counts_from = pack('>I7', other.rule.algorithm.counts_from(other.state))
+        since = later(after(other.since), later(since, after(counts_from)))
+      end
+    end
   elseif entry.was_reset then
     since = next_instant
   end

@@ -259,9 +259,13 @@ impl KeyVersions {
         }
         let state =
             with_rule!(policy.rule(), rule => StoredRule::wrap(rule, self.read(rule, policy, now)));
-        // A charge at the same instant as an earlier charge cannot be told apart.
+        // A charge at the same instant as an earlier charge cannot be told apart. All versions count
+        // all charges, but some do not know when the last one was.
         let after = |from: &Version| now.max(from.since + NEXT).max(from.counts_from() + NEXT);
-        let since = self.source(now).map_or(voided, after);
+        let since = match self.source(now) {
+            Some(_) => self.versions.iter().map(after).fold(now, Timestamp::max),
+            None => voided,
+        };
         if self.versions.len() == MAX_VERSIONS {
             self.versions.remove(0);
         }

@@ -88,7 +88,11 @@ impl Stored {
             return index;
         }
         let since = match self.source(any, now) {
-            Some(from) => now.max(from.since + next).max(from.counts_from() + next),
+            Some(_) => {
+                let counting = self.versions.iter().filter(|it| it.rule.counts_with(any));
+                let after = |from: &Version| (from.since + next).max(from.counts_from() + next);
+                counting.map(after).fold(now, Timestamp::max)
+            }
             None if was_reset => now + next,
             None => now,
         };

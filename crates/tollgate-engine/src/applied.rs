@@ -1,15 +1,32 @@
 //! A limit that applies to a request.
 
-use tollgate_core::{Cost, Decision, Key, Micros};
+use std::any::Any;
+use std::sync::Arc;
+
+use tollgate_core::{Cost, Decision, Key, Micros, Policy};
 
 /// The number of a client's tier. The default means no tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TierIndex(pub u8);
+pub struct TierIndex(pub u16);
+
+impl TierIndex {
+    /// No tier.
+    pub const NONE: Self = Self(u16::MAX);
+}
 
 impl Default for TierIndex {
     fn default() -> Self {
-        Self(u8::MAX)
+        Self::NONE
     }
+}
+
+/// A policy that replaces a limit's policy for a client with its own quota.
+#[derive(Debug)]
+pub struct OwnPolicy {
+    /// The policy, with the name and the algorithm of the limit's policy.
+    pub policy: Policy,
+    /// What the caller prepared for the responses to this client, such as header values.
+    pub prepared: Box<dyn Any + Send + Sync>,
 }
 
 /// The kind of identity behind a key. It has few values, so metrics can use it as a label.
@@ -48,6 +65,8 @@ pub struct AppliedLimit {
     pub limit: u8,
     /// The client's tier.
     pub tier: TierIndex,
+    /// The client's own policy, which overrides its tier.
+    pub own: Option<Arc<OwnPolicy>>,
     /// What the key identifies.
     pub kind: SubjectKind,
     /// The key to charge.
@@ -65,6 +84,6 @@ impl AppliedLimit {
     #[inline]
     pub fn new(limit: u8, kind: SubjectKind, key: Key, cost: Cost) -> Self {
         let (tier, decision) = (TierIndex::default(), Decision::undecided(0));
-        Self { limit, tier, kind, key, cost, patience: Micros::MAX, decision }
+        Self { limit, tier, own: None, kind, key, cost, patience: Micros::MAX, decision }
     }
 }

@@ -42,7 +42,7 @@ mod queue;
 mod request;
 mod step;
 
-pub use self::applied::{AppliedLimit, SubjectKind, TierIndex};
+pub use self::applied::{AppliedLimit, OwnPolicy, SubjectKind, TierIndex};
 pub use self::charges::Charges;
 pub use self::conclusion::{Conclusion, Rejection};
 pub use self::corrections::{OpenCharge, OpenCharges, Refunds, actual_cost};

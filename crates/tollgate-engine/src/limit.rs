@@ -175,17 +175,20 @@ impl Limits {
         self.delaying
     }
 
-    /// Returns the policy that applies in the request's tier.
+    /// Returns the policy that applies to the client: its own, or otherwise its tier's.
     #[inline]
-    pub fn policy(&self, applied: &AppliedLimit) -> &Policy {
-        self.of(applied).policy_in(applied.tier)
+    pub fn policy<'a>(&'a self, applied: &'a AppliedLimit) -> &'a Policy {
+        match &applied.own {
+            None => self.of(applied).policy_in(applied.tier),
+            Some(own) => &own.policy,
+        }
     }
 
     /// Returns the charge to the store.
     #[inline]
     pub fn charge<'a>(&'a self, applied: &'a AppliedLimit) -> Charge<'a> {
         let limit = self.of(applied);
-        let policy = limit.policy_in(applied.tier);
+        let policy = self.policy(applied);
         let charge = Charge::new(policy, &applied.key, applied.cost);
         Charge {
             enforce: limit.mode.enforces(),

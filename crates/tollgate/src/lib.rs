@@ -46,7 +46,6 @@
 //! | `jwt-rust-crypto` | `jwt` with jsonwebtoken's `rust_crypto` provider; with `jwt` alone, your program selects the crypto provider |
 //! | `serde` | `Denial::json`, and `store::SentReceipt`: receipts for another process |
 //! | `metrics` | counters and durations through the `metrics` crate, and reports for `tollgate-admin` |
-//! | `tier-lookup` | `TierLookup`: tiers from a database, with a cache |
 //! | `test-util` | `ManualClock`, a clock that tests advance; `store::TokioClock`, which follows tokio's time |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -81,6 +80,7 @@ pub mod limiter;
 pub mod observe;
 mod paths;
 pub mod policy;
+mod quiet;
 mod settling;
 pub mod store;
 pub mod tier;

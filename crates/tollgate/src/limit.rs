@@ -13,7 +13,8 @@ use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource, SubjectName};
 pub use crate::paths::{Paths, PathsError};
 use crate::settling::Settling;
 pub use crate::settling::{Reserve, ResponseHead};
-use crate::tier::Tier;
+use crate::tier::lookup::LimitQuotas;
+use crate::tier::{QuotaLookup, Tier};
 
 /// A policy, together with the key, costs and conditions that a layer applies it with.
 ///
@@ -43,6 +44,7 @@ pub struct Limit {
     pub(crate) on_missing_key: Option<OnMissingKey>,
     pub(crate) settling: Settling,
     pub(crate) headroom_percent: u8,
+    pub(crate) quotas: Option<LimitQuotas>,
     tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
 }
@@ -99,6 +101,7 @@ impl Limit {
             on_missing_key: None,
             settling: Settling::default(),
             headroom_percent: 0,
+            quotas: None,
             tiers: Vec::new(),
             conditions: Vec::new(),
         }
@@ -326,8 +329,44 @@ impl Limit {
         Ok(self)
     }
 
+    /// Looks up each client's quota, for example in a database. The policy's own quota applies to
+    /// clients that the look-up does not know. [`QuotaLookup`] has an example, and describes what
+    /// happens if a look-up fails.
+    ///
+    /// The looked-up quota has the policy's algorithm and other settings. Under a concurrency limit,
+    /// only its number of units applies. A quota overrides the client's [tier](Self::in_tier); a
+    /// looked-up tier is one of these.
+    #[must_use]
+    pub fn quota_from(mut self, lookup: &QuotaLookup) -> Self {
+        self.quotas = Some(LimitQuotas::new(lookup, None));
+        self
+    }
+
+    /// Like [`quota_from`](Self::quota_from), but looks up the quota of the client that `owner`
+    /// finds. For example, each of a tenant's users gets the tenant's quota:
+    ///
+    /// ```
+    /// use tollgate::key::Header;
+    /// use tollgate::tier::QuotaLookup;
+    /// use tollgate::{Limit, Policy};
+    ///
+    /// fn per_user(policy: Policy, quotas: &QuotaLookup) -> Limit {
+    ///     let header = |name| Header::trust_unverified(http::HeaderName::from_static(name));
+    ///     let limit = Limit::new(policy, (header("x-tenant"), header("x-user")));
+    ///     limit.quota_from_owner(quotas, header("x-tenant"))
+    /// }
+    /// # let _ = per_user;
+    /// ```
+    ///
+    /// A request without an owner has the policy's own quota.
+    #[must_use]
+    pub fn quota_from_owner(mut self, lookup: &QuotaLookup, owner: impl KeySource) -> Self {
+        self.quotas = Some(LimitQuotas::new(lookup, Some(Arc::new(owner))));
+        self
+    }
+
     /// Makes a limit named `name` with `numerator / denominator` of this limit's quota in each
-    /// tier, for example for endpoints that may use only a tenth. All other settings are the same as
+    /// tier, and of each looked-up quota, for example for endpoints that may use only a tenth. All other settings are the same as
     /// this limit's.
     ///
     /// Quotas are rounded as in [`Policy::share`]. If a layer has both limits, a request needs
@@ -363,6 +402,7 @@ impl Limit {
         Ok(Self {
             policy: part(&self.policy)?,
             tiers: self.tiers.iter().map(in_tier).collect::<Result<_, _>>()?,
+            quotas: self.quotas.clone().map(|quotas| quotas.fraction(numerator, denominator)),
             ..self.clone()
         })
     }
@@ -423,6 +463,7 @@ impl Limit {
             costs: Some(Costs::flat(Cost::ONE)),
             settling: Settling::default(),
             headroom_percent: 0,
+            quotas: None,
             tiers: Vec::new(),
             ..self.clone().mode(self.mode.of_penalty())
         })
@@ -452,6 +493,13 @@ impl Limit {
     pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
         let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
         own.map_or(&self.policy, |(_, policy)| policy)
+    }
+
+    /// Returns the policy of the key whose quota was looked up recently, or otherwise the tier's.
+    #[cfg(feature = "metrics")]
+    pub fn policy_of(&self, tier: Option<&Tier>, key: &Key) -> Policy {
+        let cached = self.quotas.as_ref().and_then(|quotas| quotas.cached(self, key));
+        cached.unwrap_or_else(|| self.policy_in(tier).clone())
     }
 
     /// Whether this is a [shadow policy](Self::shadow).
@@ -509,7 +557,7 @@ impl Limit {
     }
 }
 
-fn policy_like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
+pub(crate) fn policy_like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
     let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
     match (policy.lease(), policy.max_queue_time()) {
         (Some(lease), _) => other.with_lease(lease),
@@ -518,4 +566,4 @@ fn policy_like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, Poli
     }
 }
 
-debug_fields!(Limit, policy, tiers, mode, settling, on_missing_key);
+debug_fields!(Limit, policy, tiers, quotas, mode, settling, on_missing_key);

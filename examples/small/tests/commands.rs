@@ -19,7 +19,7 @@ const EXAMPLES: [(&str, &str); 15] = [
     ("login", env!("CARGO_BIN_EXE_login")),
     ("per-client", env!("CARGO_BIN_EXE_per-client")),
     ("quickstart", env!("CARGO_BIN_EXE_quickstart")),
-    ("tier-lookup", env!("CARGO_BIN_EXE_tier-lookup")),
+    ("tenants", env!("CARGO_BIN_EXE_tenants")),
     ("tiers", env!("CARGO_BIN_EXE_tiers")),
     ("tonic-health", env!("CARGO_BIN_EXE_tonic-health")),
     ("weighted-cost", env!("CARGO_BIN_EXE_weighted-cost")),

@@ -8,7 +8,8 @@ use tollgate_core::{
     Algorithm, Cost, Key, LeakyMode, Policy, Quota, Refill, Resolution, Strikes, Timestamp,
 };
 use tollgate_engine::{
-    self as engine, AppliedLimit, Charges, Limits, Mode, SubjectKind, TierIndex, actual_cost,
+    self as engine, AppliedLimit, Charges, Limits, Mode, OwnPolicy, SubjectKind, TierIndex,
+    actual_cost,
 };
 
 /// In milliseconds, the timer's resolution. A quota of up to four units refills at multiples of a
@@ -52,6 +53,8 @@ pub(crate) struct Sent {
     pub(crate) duration: u64,
     pub(crate) fails: bool,
     pub(crate) in_tier: bool,
+    /// Whether the quota is the client's own.
+    pub(crate) has_own: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -143,6 +146,12 @@ impl Case {
             let cost = Cost::new(if costs_one { 1 } else { sent.cost });
             let mut applied = AppliedLimit::new(number, kind, key, cost);
             applied.tier = if sent.in_tier { TierIndex(0) } else { TierIndex::default() };
+            if sent.has_own {
+                // As if it were the client's own policy, not its tier's.
+                let (policy, prepared) = (rules.policy(&applied).clone(), Box::new(()));
+                applied.own = Some(Arc::new(OwnPolicy { policy, prepared }));
+                applied.tier = if sent.in_tier { TierIndex::NONE } else { TierIndex(0) };
+            }
             let policy = rules.policy(&applied).clone();
             charges.push(applied, rules);
             let counts = limited.counts.then_some(sent.fails);
@@ -242,10 +251,10 @@ fn limits() -> impl Strategy<Value = Vec<Limited>> {
 }
 
 pub(crate) fn cases() -> impl Strategy<Value = Case> {
-    let sent = (0_u64..12, 0_u8..2, 1_u64..3, 0_u64..48, any::<bool>(), any::<bool>());
-    let sent = sent.prop_map(|(after, client, cost, duration, fails, in_tier)| {
+    let sent = (0_u64..12, 0_u8..2, 1_u64..3, 0_u64..48, any::<[bool; 3]>());
+    let sent = sent.prop_map(|(after, client, cost, duration, [fails, in_tier, has_own])| {
         let (after, duration) = (after * QUARTER, duration * QUARTER);
-        Sent { after, client, cost, duration, fails, in_tier }
+        Sent { after, client, cost, duration, fails, in_tier, has_own }
     });
     let requests = prop::collection::vec(sent, 1..=40);
     // A reload changes quotas, and the numbers of limits.

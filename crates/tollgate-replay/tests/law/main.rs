@@ -68,7 +68,7 @@ proptest! {
 
 /// A request that arrives this many milliseconds after the previous one.
 const fn sent(after: u64) -> Sent {
-    Sent { after, client: 0, cost: 1, duration: 0, fails: false, in_tier: false }
+    Sent { after, client: 0, cost: 1, duration: 0, fails: false, in_tier: false, has_own: false }
 }
 
 fn waits(limited: Limited, places: usize, requests: Vec<Sent>) -> Vec<Option<u64>> {

@@ -16,7 +16,7 @@ pub(crate) struct Admitted<St: Store, X> {
 }
 
 impl<St: Store, X> Admitted<St, X> {
-    pub(super) fn new(driver: &Arc<Driver<St, X>>, decided: Decided) -> Self {
+    pub(crate) fn new(driver: &Arc<Driver<St, X>>, decided: Decided) -> Self {
         Self { driver: Arc::clone(driver), decided }
     }
 

@@ -36,7 +36,17 @@ enum Terms {
 }
 
 impl PolicyFields {
+    /// The header values of a limit. They are never freed, so there must be few.
     pub(crate) fn new(policy: &Policy) -> Self {
+        Self::with_values(policy, interned)
+    }
+
+    /// The header values of a client's own policy. Responses share them, and they are freed with it.
+    pub(crate) fn of_client(policy: &Policy) -> Self {
+        Self::with_values(policy, |text| HeaderValue::from_bytes(text).ok())
+    }
+
+    fn with_values(policy: &Policy, value: fn(&[u8]) -> Option<HeaderValue>) -> Self {
         let mut item = quoted(policy.name());
         let mut quota = item.clone();
         item.push(b";r=");
@@ -56,9 +66,9 @@ impl PolicyFields {
         }
         Self {
             policy: policy.clone(),
-            quota: interned(quota.as_slice()),
-            item: interned(item.as_slice()),
-            limit_value: interned(most.to_string().as_bytes()),
+            quota: value(quota.as_slice()),
+            item: value(item.as_slice()),
+            limit_value: value(most.to_string().as_bytes()),
             names: Names::of(policy.name()),
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             terms,

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::credentials::{authorization, only_text};
 use super::encode::{Tag, hashed};
+use super::format::hex;
 use super::name::unhex;
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
@@ -109,6 +110,10 @@ impl KeySource for ApiKey {
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let SubjectName::ApiKey(key) = name else { return None };
         (self.verifier)(key).then(|| subject(key))
+    }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        Some(hex(&ApiKeys::digest(self.header.find(head.headers).ok()??)))
     }
 }
 

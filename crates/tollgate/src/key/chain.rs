@@ -31,6 +31,11 @@ impl KeySource for Chain {
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         self.0.iter().find_map(|source| source.named(name))
     }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        let found = self.0.iter().find(|source| !matches!(source.subject(head), Ok(None)));
+        found?.name(head)
+    }
 }
 
 impl fmt::Debug for Chain {

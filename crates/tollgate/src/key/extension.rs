@@ -25,10 +25,11 @@ use crate::head::RequestHead;
 ///
 /// Two extensions in the same chain share keys with equal bytes: add a prefix if they must differ.
 pub struct FromExtension<T> {
-    key: Arc<KeyOf<T>>,
+    bytes: Arc<BytesOf<T>>,
 }
 
-type KeyOf<T> = dyn Fn(&T) -> Option<Key> + Send + Sync;
+/// Shows the key's bytes.
+type BytesOf<T> = dyn Fn(&T, &mut dyn FnMut(&[u8])) + Send + Sync;
 
 impl<T: Send + Sync + 'static> FromExtension<T> {
     /// Uses the bytes that `id` returns for an extension of type `T`. `None` means no key.
@@ -37,7 +38,7 @@ impl<T: Send + Sync + 'static> FromExtension<T> {
         B: AsRef<[u8]>,
         F: Fn(&T) -> Option<B> + Send + Sync + 'static,
     {
-        Self { key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))) }
+        Self::showing(move |value, show| id(value).iter().for_each(|bytes| show(bytes.as_ref())))
     }
 
     /// Like [`new`](Self::new), for a key that can be borrowed: `FromExtension::borrowed(|user: &User|
@@ -47,18 +48,31 @@ impl<T: Send + Sync + 'static> FromExtension<T> {
         B: AsRef<[u8]> + ?Sized,
         F: for<'a> Fn(&'a T) -> Option<&'a B> + Send + Sync + 'static,
     {
-        Self { key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))) }
+        Self::showing(move |value, show| id(value).iter().for_each(|bytes| show(bytes.as_ref())))
+    }
+
+    fn showing(bytes: impl Fn(&T, &mut dyn FnMut(&[u8])) + Send + Sync + 'static) -> Self {
+        Self { bytes: Arc::new(bytes) }
+    }
+
+    fn map<R>(&self, head: &RequestHead<'_>, of_bytes: impl Fn(&[u8]) -> R) -> Option<R> {
+        let mut result = None;
+        (self.bytes)(head.extensions.get::<T>()?, &mut |bytes| result = Some(of_bytes(bytes)));
+        result
     }
 }
 
 impl<T: Send + Sync + 'static> KeySource for FromExtension<T> {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        let key = head.extensions.get::<T>().and_then(|value| (self.key)(value));
-        Ok(key.map(|key| Subject { kind: SubjectKind::User, key }))
+        Ok(self.map(head, key).map(|key| Subject { kind: SubjectKind::User, key }))
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         Some(Subject { kind: SubjectKind::User, key: key(name.user()?.as_bytes()) })
+    }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        self.map(head, |bytes| String::from_utf8(bytes.to_vec()).ok())?
     }
 }
 
@@ -68,7 +82,7 @@ fn key(bytes: &[u8]) -> Key {
 
 impl<T> Clone for FromExtension<T> {
     fn clone(&self) -> Self {
-        Self { key: Arc::clone(&self.key) }
+        Self { bytes: Arc::clone(&self.bytes) }
     }
 }
 

@@ -53,7 +53,7 @@ impl SubjectFormatter {
     }
 }
 
-fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
+pub(super) fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
     let named = |kind: &str, value: &[u8]| {
         let value = str::from_utf8(value).ok()?;
         let is_plain = !value.is_empty() && !value.contains(char::is_control);
@@ -104,7 +104,7 @@ fn first(text: &str, count: usize) -> String {
     format!("{start}…")
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string does not fail.
         let _ = write!(hex, "{byte:02x}");

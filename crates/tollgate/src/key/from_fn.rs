@@ -10,11 +10,12 @@ use crate::head::RequestHead;
 /// Key source: a closure. Created by [`from_fn`], [`from_ref`] and [`try_from_fn`].
 #[derive(Clone)]
 pub struct KeyFromFn {
-    key: Arc<KeyOf>,
+    bytes: Arc<BytesOf>,
     kind: SubjectKind,
 }
 
-type KeyOf = dyn Fn(&RequestHead<'_>) -> Result<Option<Key>, KeyError> + Send + Sync;
+/// Shows the key's bytes.
+type BytesOf = dyn Fn(&RequestHead<'_>, &mut dyn FnMut(&[u8])) -> Result<(), KeyError> + Send + Sync;
 
 /// Makes a key source from a closure that returns the key's bytes, or `None` for no key.
 ///
@@ -61,8 +62,10 @@ where
     F: Fn(&RequestHead<'_>) -> Result<Option<B>, KeyError> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
-    let key = move |head: &RequestHead<'_>| Ok(bytes(head)?.map(|bytes| key(bytes.as_ref())));
-    KeyFromFn { key: Arc::new(key), kind: SubjectKind::Other }
+    KeyFromFn::showing(move |head, show| {
+        bytes(head)?.iter().for_each(|bytes| show(bytes.as_ref()));
+        Ok(())
+    })
 }
 
 /// Makes a key source from a closure that borrows text from the request instead of copying it.
@@ -75,8 +78,10 @@ pub fn from_ref<F>(text: F) -> KeyFromFn
 where
     F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
 {
-    let key = move |head: &RequestHead<'_>| Ok(text(head).map(|text| key(text.as_bytes())));
-    KeyFromFn { key: Arc::new(key), kind: SubjectKind::Other }
+    KeyFromFn::showing(move |head, show| {
+        text(head).into_iter().for_each(|text| show(text.as_bytes()));
+        Ok(())
+    })
 }
 
 fn key(bytes: &[u8]) -> Key {
@@ -89,11 +94,30 @@ impl KeyFromFn {
     pub fn of_kind(self, kind: SubjectKind) -> Self {
         Self { kind, ..self }
     }
+
+    fn showing(
+        bytes: impl Fn(&RequestHead<'_>, &mut dyn FnMut(&[u8])) -> Result<(), KeyError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self { bytes: Arc::new(bytes), kind: SubjectKind::Other }
+    }
+
+    fn map<R>(
+        &self,
+        head: &RequestHead<'_>,
+        of_bytes: impl Fn(&[u8]) -> R,
+    ) -> Result<Option<R>, KeyError> {
+        let mut result = None;
+        (self.bytes)(head, &mut |bytes| result = Some(of_bytes(bytes)))?;
+        Ok(result)
+    }
 }
 
 impl KeySource for KeyFromFn {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok((self.key)(head)?.map(|key| Subject { kind: self.kind, key }))
+        Ok(self.map(head, key)?.map(|key| Subject { kind: self.kind, key }))
     }
 
     /// Assumes that the closure returns the text in the name.
@@ -106,6 +130,10 @@ impl KeySource for KeyFromFn {
             _ => return None,
         };
         Some(Subject { kind: self.kind, key: key(text.as_bytes()) })
+    }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        self.map(head, |bytes| String::from_utf8(bytes.to_vec()).ok()).ok()??
     }
 }
 

@@ -40,4 +40,9 @@ impl KeySource for Header {
         let SubjectName::Header(value) = name else { return None };
         Some(self.subject_of(value.as_bytes()))
     }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        let value = only_value(head.headers, &self.0).ok()??;
+        String::from_utf8(value.to_vec()).ok()
+    }
 }

@@ -36,7 +36,7 @@ mod chain;
 mod credentials;
 mod encode;
 mod extension;
-mod format;
+pub(crate) mod format;
 mod from_fn;
 mod header;
 mod ip;
@@ -48,10 +48,6 @@ pub(crate) mod route;
 mod source;
 mod tuple;
 
-use std::time::Duration;
-
-use parking_lot::Mutex;
-use tokio::time::Instant;
 pub use tollgate_core::Key;
 
 pub use crate::head::RequestHead;
@@ -72,22 +68,6 @@ pub use route::{MatchedRoute, RoutePattern};
 pub use source::{KeyError, KeySource, Or, Subject};
 pub use tollgate_engine::SubjectKind;
 
-/// Logs sources that cannot work, at most once a minute, because every request fails the same way.
-#[derive(Debug, Default)]
-pub(crate) struct FaultLog(Mutex<Option<Instant>>);
-
-impl FaultLog {
-    const PAUSE: Duration = Duration::from_secs(60);
-
-    pub(crate) fn report(&self, error: &KeyError) {
-        let mut logged = self.0.lock();
-        if logged.is_none_or(|at| at.elapsed() >= Self::PAUSE) {
-            *logged = Some(Instant::now());
-            tracing::error!(target: "tollgate", %error, "cannot identify the client");
-        }
-    }
-}
-
 /// Key source: all clients share one quota.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
@@ -104,6 +84,10 @@ impl KeySource for Global {
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let key = Key::GLOBAL;
         (*name == SubjectName::Global).then_some(Subject { kind: SubjectKind::Global, key })
+    }
+
+    fn name(&self, _: &RequestHead<'_>) -> Option<String> {
+        Some("global".to_owned())
     }
 }
 

@@ -60,6 +60,10 @@ impl KeySource for PathParam {
         let SubjectName::Other(value) = name else { return None };
         Some(self.subject_of(value.as_bytes()))
     }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        String::from_utf8(self.value(head)?.into_owned()).ok()
+    }
 }
 
 /// Returns the path that the pattern matches. axum's nested routers strip their prefix from the

@@ -39,6 +39,10 @@ impl KeySource for MatchedRoute {
         let SubjectName::Route(pattern) = name else { return None };
         Some(subject(pattern))
     }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        pattern(head.extensions).map(str::to_owned)
+    }
 }
 
 fn subject(pattern: &str) -> Subject {

@@ -65,6 +65,15 @@ pub trait KeySource: Send + Sync + 'static {
         None
     }
 
+    /// Returns the subject's name for a [`QuotaLookup`](crate::lookup::QuotaLookup): the text after
+    /// the colon in its [`SubjectName`], but for an API key the SHA-256 in hex. It is called only
+    /// when a quota is looked up. By default, and for bytes that are not UTF-8, the look-up gets the
+    /// key's bytes in hex.
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        let _ = head;
+        None
+    }
+
     /// Calls `other` if this source finds no subject.
     fn or<K: KeySource>(self, other: K) -> Or<Self, K>
     where
@@ -87,6 +96,10 @@ macro_rules! forward_to_inner {
 
             fn named(&self, name: &SubjectName) -> Option<Subject> {
                 (**self).named(name)
+            }
+
+            fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+                (**self).name(head)
             }
         }
     )*};
@@ -118,6 +131,13 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         self.first.named(name).or_else(|| self.second.named(name))
+    }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        match self.first.subject(head) {
+            Ok(None) => self.second.name(head),
+            _ => self.first.name(head),
+        }
     }
 }
 

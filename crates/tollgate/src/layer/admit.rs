@@ -7,13 +7,15 @@ use tollgate_core::{Micros, Store};
 use tollgate_engine::{AppliedLimit, Charges, TierIndex};
 
 use super::compiled::CompiledLimit;
+use super::look_ups::{LookUps, WaitingLookUps};
 use super::respond::{self, OwnResponse};
 use super::state::{Http, LayerState};
 use crate::access::{AccessLists, Listed};
 use crate::denial::Denial;
 use crate::drive::{Decided, Progress, Waiting};
 use crate::key::{KeyError, Subject, SubjectKind, route};
-use crate::{OnMissingKey, RequestHead};
+use crate::tier::lookup::{Look, OwnQuotas, Refusal, Terms};
+use crate::{Limit, OnMissingKey, RequestHead};
 
 pub(super) enum Admission<St: Store> {
     /// The request goes to the service.
@@ -21,6 +23,8 @@ pub(super) enum Admission<St: Store> {
     Respond(OwnResponse),
     /// The request waits for the store, for units, or for its turn in a leaky bucket.
     Wait(Waiting<St, Http>),
+    /// The request waits until its clients' quotas are looked up. Then it is admitted again.
+    LookUp(WaitingLookUps),
 }
 
 #[inline]
@@ -28,9 +32,14 @@ pub(super) fn admit<St: Store>(
     layer: &Arc<LayerState<St>>,
     head: &RequestHead<'_>,
     decided: &mut Decided,
+    mut look_ups: Option<LookUps>,
 ) -> Admission<St> {
-    if let Err(response) = classify(layer, head, &mut decided.charges) {
+    if let Err(response) = classify(layer, head, &mut decided.charges, &mut look_ups) {
         return Admission::Respond(response);
+    }
+    if let Some(look_ups) = look_ups.filter(LookUps::is_pending) {
+        decided.charges.clear();
+        return Admission::LookUp(look_ups.wait());
     }
     if decided.charges.is_empty() {
         return Admission::Pass;
@@ -53,6 +62,7 @@ fn classify<St>(
     layer: &LayerState<St>,
     head: &RequestHead<'_>,
     charges: &mut Charges,
+    look_ups: &mut Option<LookUps>,
 ) -> Result<(), OwnResponse> {
     let http = &layer.face;
     // The blocklist overrides exemptions, so it is checked first.
@@ -77,10 +87,73 @@ fn classify<St>(
             },
         };
         let cost = compiled.cost(head, &http.options.grpc);
-        let applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
+        let mut applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
+        if let Some(quotas) = &compiled.quotas
+            && !apply_own(http, compiled, quotas, &mut applied, head, look_ups)?
+        {
+            continue;
+        }
         charges.push(applied, &layer.limits);
     }
     Ok(())
+}
+
+/// Applies the client's own quota. Returns `false` if the limit does not apply, or if the request
+/// must wait for a look-up.
+#[inline(never)]
+fn apply_own(
+    http: &Http,
+    compiled: &CompiledLimit,
+    quotas: &OwnQuotas,
+    applied: &mut AppliedLimit,
+    head: &RequestHead<'_>,
+    look_ups: &mut Option<LookUps>,
+) -> Result<bool, OwnResponse> {
+    let limit = &compiled.limit;
+    let waited_for = look_ups.as_ref().and_then(|look_ups| look_ups.answer(applied.limit));
+    let answer = if let Some(answer) = waited_for {
+        answer.clone()
+    } else {
+        let subject = Subject { kind: applied.kind, key: applied.key.clone() };
+        match quotas.look(&*limit.key, &subject, head) {
+            Ok(Some(Look::Cached(answer))) => answer,
+            Ok(Some(Look::InProgress(pending))) => {
+                look_ups.get_or_insert_default().push(applied.limit, pending);
+                return Ok(false);
+            }
+            Ok(None) => return Ok(true),
+            Err(error) => return refuse(http, limit, of_error(http, &error), head),
+        }
+    };
+    match quotas.terms(&answer, applied.tier) {
+        Terms::Tier(tier) => applied.tier = tier,
+        Terms::Own(own) => applied.own = Some(own),
+        Terms::Refused(Refusal::Unknown) => {
+            return refuse(http, limit, Denial::missing_key(), head);
+        }
+        Terms::Refused(Refusal::LookUpFailed) => {
+            let fields = [compiled.fields(applied)];
+            let denial = Denial::store_unavailable(fields, respond::PROBE);
+            return refuse(http, limit, denial, head);
+        }
+    }
+    if let Some(cost) = quotas.cost(&answer, head, &http.options.grpc) {
+        applied.cost = cost;
+    }
+    Ok(true)
+}
+
+/// Only an enforced limit refuses a request.
+#[cold]
+fn refuse(
+    http: &Http,
+    limit: &Limit,
+    denial: Denial<'_>,
+    head: &RequestHead<'_>,
+) -> Result<bool, OwnResponse> {
+    let (policy, shadow) = (limit.policy.name(), !limit.is_enforced());
+    tracing::debug!(target: "tollgate", policy, shadow, "no quota");
+    if limit.is_enforced() { Err(respond::without_verdict(http, denial, head)) } else { Ok(false) }
 }
 
 /// # Errors
@@ -132,6 +205,7 @@ fn of_error(http: &Http, error: &KeyError) -> Denial<'static> {
         tracing::debug!(target: "tollgate", "ambiguous key");
         return Denial::ambiguous_key();
     }
-    http.faults.report(error);
+    let report = || tracing::error!(target: "tollgate", %error, "cannot identify the client");
+    http.faults.report(report);
     Denial::misconfigured()
 }

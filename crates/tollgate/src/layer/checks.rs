@@ -113,7 +113,8 @@ fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
 }
 
 fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
-    if let Some(limit) = limits.iter().find(|limit| limit.tiers().next().is_some())
+    let needs_source = |limit: &&Limit| limit.quotas.is_none() && limit.tiers().next().is_some();
+    if let Some(limit) = limits.iter().find(needs_source)
         && !has_source
     {
         return Err(LayerError::TiersUnknown(limit.policy.name().to_owned()));
@@ -205,7 +206,8 @@ pub enum LayerError {
     /// The limit has tiers, but the layer has no source of tiers.
     #[error(
         "policy `{0}` has quotas for tiers: add the source of the tier with \
-         `.tiers(tier::from_fn(|head| ..))`, or a list of API keys, or a claim of a token"
+         `.tiers(tier::from_fn(|head| ..))`, or a list of API keys, or a claim of a token, or look \
+         the tier up with `.quota_from(..)`"
     )]
     TiersUnknown(String),
 

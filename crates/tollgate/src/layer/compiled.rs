@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tollgate_core::Cost;
-use tollgate_engine::{Limit as Rule, TierIndex};
+use tollgate_engine::{AppliedLimit, Limit as Rule, TierIndex};
 
 use crate::grpc::GrpcServices;
 use crate::headers::PolicyFields;
+use crate::tier::lookup::OwnQuotas;
 use crate::tier::{Tier, TierSource};
 use crate::{Costs, Limit, RequestHead};
 
@@ -17,29 +18,41 @@ pub(super) struct CompiledLimit {
     uniform_cost: Option<Cost>,
     base: PolicyFields,
     in_tiers: Box<[PolicyFields]>,
+    /// The quotas of clients, if they are looked up.
+    pub(super) quotas: Option<Box<OwnQuotas>>,
 }
 
 impl CompiledLimit {
     pub(super) fn new(limit: Limit, tiers: Option<&Tiers>, costs: &Costs) -> Self {
+        let (hides_headers, is_soft) = (limit.hides_headers, limit.is_soft());
         let fields =
-            |policy| PolicyFields::new(policy).hidden(limit.hides_headers).soft(limit.is_soft());
+            move |fields: PolicyFields| fields.hidden(hides_headers).soft(is_soft);
+        let quotas = OwnQuotas::new(&limit, names_of(tiers), move |policy| {
+            Box::new(fields(PolicyFields::of_client(policy)))
+        });
+        let quotas = quotas.map(Box::new);
+        let fields = |policy| fields(PolicyFields::new(policy));
         let in_tier = |tier: &Tier| fields(limit.policy_in(Some(tier)));
         let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
         let base = fields(&limit.policy);
         let costs = limit.costs.as_ref().unwrap_or(costs).clone();
         let uniform_cost = costs.uniform_cost();
-        Self { costs, uniform_cost, base, in_tiers: in_tiers.unwrap_or_default(), limit }
+        let in_tiers = in_tiers.unwrap_or_default();
+        Self { costs, uniform_cost, base, in_tiers, quotas, limit }
     }
 
     /// Returns what the engine needs of this limit.
     pub(super) fn rule(&self, tiers: Option<&Tiers>) -> Rule {
-        self.limit.rule(tiers.map(|tiers| &*tiers.names).unwrap_or_default())
+        self.limit.rule(names_of(tiers))
     }
 
     #[inline]
-    pub(super) fn fields(&self, tier: TierIndex) -> &PolicyFields {
+    pub(super) fn fields<'a>(&'a self, applied: &'a AppliedLimit) -> &'a PolicyFields {
+        if let Some(fields) = applied.own.as_ref().and_then(|own| own.prepared.downcast_ref()) {
+            return fields;
+        }
         // A layer without tiers has an empty list, so every index falls back to `base`.
-        self.in_tiers.get(usize::from(tier.0)).unwrap_or(&self.base)
+        self.in_tiers.get(usize::from(applied.tier.0)).unwrap_or(&self.base)
     }
 
     #[inline]
@@ -49,11 +62,16 @@ impl CompiledLimit {
 }
 
 pub(super) struct Tiers {
-    source: Arc<dyn TierSource>,
+    /// `None` if all tiers are looked up.
+    source: Option<Arc<dyn TierSource>>,
     names: Box<[Tier]>,
 }
 
-pub(super) const MAX_TIERS: usize = u8::MAX as usize;
+pub(super) const MAX_TIERS: usize = u16::MAX as usize;
+
+fn names_of(tiers: Option<&Tiers>) -> &[Tier] {
+    tiers.map(|tiers| &*tiers.names).unwrap_or_default()
+}
 
 pub(super) fn tier_names<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Vec<Tier> {
     let mut names = Vec::new();
@@ -66,22 +84,21 @@ pub(super) fn tier_names<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Vec
 }
 
 impl Tiers {
-    /// Returns `None` if no limit has tiers, because the source is not needed then.
+    /// Returns `None` if no limit has tiers.
     pub(super) fn new(source: Option<&Arc<dyn TierSource>>, limits: &[Limit]) -> Option<Self> {
         let names: Box<[_]> = tier_names(limits).into();
-        let source = Arc::clone(source.filter(|_| !names.is_empty())?);
-        Some(Self { source, names })
+        (!names.is_empty()).then(|| Self { source: source.cloned(), names })
     }
 
     pub(super) fn of(&self, head: &RequestHead<'_>) -> TierIndex {
-        let tier = self.source.tier(head);
+        let tier = self.source.as_ref().and_then(|source| source.tier(head));
         let number = tier.and_then(|tier| self.names.iter().position(|name| *name == tier));
-        let number = number.and_then(|number| u8::try_from(number).ok());
+        let number = number.and_then(|number| u16::try_from(number).ok());
         number.map_or_else(TierIndex::default, TierIndex)
     }
 
     #[cfg(feature = "metrics")]
     pub(super) fn named(&self, name: &crate::key::SubjectName) -> Option<Tier> {
-        self.source.named(name)
+        self.source.as_ref()?.named(name)
     }
 }

@@ -10,6 +10,8 @@ use pin_project_lite::pin_project;
 use tollgate_core::Store;
 use tower_service::Service;
 
+use super::admit::{Admission, admit};
+use super::look_ups::WaitingLookUps;
 use super::respond::{self, OwnResponse};
 use super::state::{Http, LayerState};
 use crate::RequestHead;
@@ -55,7 +57,8 @@ struct HeldRequest<S, St: Store, B> {
     stage: HeldStage<St>,
 }
 
-enum HeldStage<St: Store> {
+pub(super) enum HeldStage<St: Store> {
+    LookingUp(WaitingLookUps),
     Waiting(Waiting<St, Http>),
     /// The request passed, but the service may not be ready.
     Passed(Admitted<St, Http>),
@@ -80,9 +83,8 @@ where
         inner: S,
         is_ready: bool,
         request: Request<B>,
-        waiting: Waiting<St, Http>,
+        stage: HeldStage<St>,
     ) -> Self {
-        let stage = HeldStage::Waiting(waiting);
         let held = HeldRequest { layer, inner, is_ready, request, stage };
         let held = Box::new(held);
         Self { stage: Stage::Held { held: Some(held) }, mode: PhantomData }
@@ -96,6 +98,16 @@ where
 {
     /// Ready when the request may run, or with the response if it is rejected.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnResponse>, S::Error>> {
+        while let HeldStage::LookingUp(look_ups) = &mut self.stage {
+            let look_ups = ready!(look_ups.as_mut().poll(cx));
+            let (mut decided, head) = (Decided::default(), RequestHead::of(&self.request));
+            self.stage = match admit(&self.layer, &head, &mut decided, Some(look_ups)) {
+                Admission::Pass => HeldStage::Passed(Admitted::new(&self.layer, decided)),
+                Admission::Respond(response) => return Poll::Ready(Ok(Some(response))),
+                Admission::Wait(waiting) => HeldStage::Waiting(waiting),
+                Admission::LookUp(look_ups) => HeldStage::LookingUp(look_ups),
+            };
+        }
         if let HeldStage::Waiting(waiting) = &mut self.stage {
             match ready!(waiting.as_mut().poll(cx)) {
                 Ok(admitted) => self.stage = HeldStage::Passed(admitted),

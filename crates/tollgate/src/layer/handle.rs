@@ -55,9 +55,10 @@ impl LayerHandle {
     }
 
     /// Returns the decision for `key` under a limit, without charging it. All tiers share the same
-    /// state, but the remaining units depend on the tier's quota.
+    /// state, but the remaining units depend on the tier's quota, or on the key's own quota if it
+    /// was looked up recently.
     pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Reply<BoxFuture<Verdict>> {
-        self.0.store().decide(&[Charge::new(limit.policy_in(tier), key, Cost::ZERO)])
+        self.0.store().decide(&[Charge::new(&limit.policy_of(tier, key), key, Cost::ZERO)])
     }
 
     /// Returns a subject's tier, if the tier source can find it without a request.

@@ -10,7 +10,8 @@
 //!
 //! 1. `service.rs`: `RateLimit::call` reads the request head and calls `admit`.
 //! 2. `admit.rs`: `classify` finds the limits that apply, with the key and cost under each. These
-//!    are the request's charges. `without_key` may already reject a request that has no key.
+//!    are the request's charges. `without_key` may already reject a request that has no key. If
+//!    clients have their own quotas, `own_terms` finds them; a request may wait for a look-up.
 //! 3. `drive/decide.rs`: `decide` asks the store, and concludes whether the request passes. The
 //!    engine (`tollgate-engine`) knows what each reply means, and which requests wait.
 //! 4. `state.rs`: `hand_over` gives the handler access to decisions, estimates and permits. Then
@@ -24,6 +25,7 @@
 //! |---|---|
 //! | `admit.rs`, `respond.rs` | `Admission`; `OwnResponse` |
 //! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `Http`, `CompiledLimit`, `Tiers`; `Options` |
+//! | `look_ups.rs` | `LookUps`: the look-ups of quotas that a request waits for |
 //! | `reservation.rs`, `settlement.rs`, `tally.rs` | `Reservation`: a handler's access to open charges; corrections by a response |
 //! | `checks.rs` | `LayerError`: why a layer cannot be built |
 
@@ -34,6 +36,7 @@ mod compiled;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
+mod look_ups;
 mod options;
 mod reservation;
 mod respond;

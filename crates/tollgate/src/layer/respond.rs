@@ -70,7 +70,7 @@ fn store_unavailable<St>(
 }
 
 /// The `Retry-After` if the store does not know when it will decide again.
-const PROBE: Micros = Micros::new(1_000_000);
+pub(super) const PROBE: Micros = Micros::new(1_000_000);
 
 pub(super) fn without_verdict(
     http: &Http,

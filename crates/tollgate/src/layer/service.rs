@@ -12,10 +12,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::admit::{Admission, admit};
-use super::future::ResponseFuture;
-use super::state::{Http, LayerState};
+use super::future::{HeldStage, ResponseFuture};
+use super::state::LayerState;
 use crate::body::{AnyBody, BodyMode, SameBody};
-use crate::drive::{Decided, Waiting};
+use crate::drive::Decided;
 use crate::{Limit, RequestHead};
 
 /// Tower layer that limits the requests to its inner service.
@@ -166,7 +166,7 @@ where
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let mut decided = Decided::default();
-        match admit(&self.state, &RequestHead::of(&request), &mut decided) {
+        match admit(&self.state, &RequestHead::of(&request), &mut decided, None) {
             Admission::Pass => {
                 let http = &self.state.face;
                 http.clear_unshown(&mut decided);
@@ -176,7 +176,12 @@ where
                 ResponseFuture::running(self.inner.call(request), work)
             }
             Admission::Respond(response) => ResponseFuture::rejected(response),
-            Admission::Wait(waiting) => self.hold(request, waiting),
+            Admission::Wait(waiting) => {
+                self.hold(request, HeldStage::Waiting(waiting), self.state.may_wait())
+            }
+            Admission::LookUp(look_ups) => {
+                self.hold(request, HeldStage::LookingUp(look_ups), true)
+            }
         }
     }
 }
@@ -186,7 +191,8 @@ impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
     fn hold<B>(
         &mut self,
         request: Request<B>,
-        waiting: Waiting<St, Http>,
+        stage: HeldStage<St>,
+        may_wait: bool,
     ) -> ResponseFuture<S, St, M, B>
     where
         S: Service<Request<B>>,
@@ -195,11 +201,10 @@ impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
         // other requests can use the capacity it reserved, and take another instance later.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
-        let is_ready = !self.state.may_wait();
-        if !is_ready {
+        if may_wait {
             inner = self.inner.clone();
         }
-        ResponseFuture::held(Arc::clone(&self.state), inner, is_ready, request, waiting)
+        ResponseFuture::held(Arc::clone(&self.state), inner, !may_wait, request, stage)
     }
 }
 

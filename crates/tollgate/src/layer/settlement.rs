@@ -1,7 +1,7 @@
 //! Charges that a response corrects.
 
 use http::Response;
-use tollgate_core::{Cost, Micros, Receipt};
+use tollgate_core::{Cost, Decision, Micros, Receipt};
 use tollgate_engine::{AppliedLimit, Charges, actual_cost};
 
 use super::state::Http;
@@ -34,29 +34,33 @@ pub(super) fn by_response<B>(
         if let (Some(actual), Some(applied)) = (charge.actual(), charges.iter_mut().find(is_meant))
         {
             let estimate = charge.receipt().charged.cost;
-            correct(applied, http.fields(applied), estimate, actual, elapsed);
+            let fields = http.fields(applied);
+            let corrected = corrected(applied, fields, estimate, actual, elapsed);
+            (applied.decision, applied.cost) = corrected;
         }
     }
 }
 
-/// Updates a decision for the response's headers, at a time `elapsed` after the decision.
-fn correct(
-    applied: &mut AppliedLimit,
+/// Returns the decision and the cost for the response's headers, at a time `elapsed` after the
+/// decision.
+fn corrected(
+    applied: &AppliedLimit,
     fields: &PolicyFields,
     estimate: Cost,
     actual: Cost,
     elapsed: Micros,
-) {
-    let (decision, estimate, actual) = (&mut applied.decision, estimate.get(), actual.get());
+) -> (Decision, Cost) {
+    let (mut decision, mut cost) = (applied.decision, applied.cost);
+    let (estimate, actual) = (estimate.get(), actual.get());
     if actual > estimate {
         let more = actual - estimate;
-        decision.reset_after = fields.reset_after_debt(decision, more, elapsed);
+        decision.reset_after = fields.reset_after_debt(&decision, more, elapsed);
         if more > decision.remaining {
             // Like a free request, this request no longer shows that there is no debt.
-            applied.cost = Cost::ZERO;
+            cost = Cost::ZERO;
         }
         decision.remaining = decision.remaining.saturating_sub(more);
-        return;
+        return (decision, cost);
     }
     let remaining = decision.remaining.saturating_add(estimate - actual).min(decision.limit);
     if remaining == decision.limit {
@@ -64,4 +68,5 @@ fn correct(
         decision.reset_after = Micros::ZERO;
     }
     decision.remaining = remaining;
+    (decision, cost)
 }

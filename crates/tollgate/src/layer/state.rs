@@ -10,7 +10,7 @@ use super::reservation::Reservation;
 use super::verdicts::Verdicts;
 use crate::drive::{Decided, Driver};
 use crate::headers::PolicyFields;
-use crate::key::FaultLog;
+use crate::quiet::QuietLog;
 use crate::{Limit, RequestHead};
 
 /// A compiled layer: the limits and options that apply to each request.
@@ -21,7 +21,7 @@ pub(super) struct Http {
     pub(super) limits: Box<[CompiledLimit]>,
     pub(super) options: Options,
     pub(super) tiers: Option<Tiers>,
-    pub(super) faults: FaultLog,
+    pub(super) faults: QuietLog,
     /// The headers in which services state a cost. The layer removes them from all responses.
     cost_headers: Box<[HeaderName]>,
 }
@@ -38,7 +38,7 @@ pub(super) fn compile<St: Store>(
     let limits: Box<[_]> = limits.into_iter().map(compile).collect();
     let rules = Limits::new(limits.iter().map(|limit| limit.rule(tiers.as_ref())));
     let observed = options.observed.clone();
-    let faults = FaultLog::default();
+    let faults = QuietLog::default();
     let http = Http { limits, options, tiers, faults, cost_headers };
     // A client that leaves before the reply may have had its effect, so only permits are returned.
     Driver::new(store, rules, http, Refunds::Permits, &observed)
@@ -56,10 +56,10 @@ impl Http {
         &self.limits[usize::from(applied.limit)].limit
     }
 
-    /// Returns the policy's header values in the request's tier.
+    /// Returns the policy's header values for the request's client.
     #[inline]
-    pub(super) fn fields(&self, applied: &AppliedLimit) -> &PolicyFields {
-        self.limits[usize::from(applied.limit)].fields(applied.tier)
+    pub(super) fn fields<'a>(&'a self, applied: &'a AppliedLimit) -> &'a PolicyFields {
+        self.limits[usize::from(applied.limit)].fields(applied)
     }
 
     /// Adds what handlers may ask for: the decisions, the reservation and the permits.

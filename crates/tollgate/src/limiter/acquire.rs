@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate_core::{Cost, Micros, Store};
-use tollgate_engine::{AppliedLimit, Rejection};
+use tollgate_engine::{AppliedLimit, Charges, Rejection};
 
 use super::call::Acquire;
 use super::error::{AcquireError, Refusal};
@@ -17,6 +17,7 @@ use super::permit::Permit;
 use super::state::State;
 use crate::drive::{Decided, Progress};
 use crate::layer::Verdicts;
+use crate::tier::lookup::{Refusal as Refused, Terms};
 
 impl<St: Store> Acquire<St> {
     /// Waits for the permit. See [`Limiter::acquire`](super::Limiter::acquire).
@@ -33,8 +34,10 @@ impl<St: Store> Acquire<St> {
         if let Some(error) = self.invalid {
             return Err(error);
         }
+        let started = Instant::now();
+        apply_own(&self.state, &mut self.charges).await?;
         if self.deadline.is_none() {
-            self.deadline = Instant::now().checked_add(self.longest_wait().into());
+            self.deadline = started.checked_add(self.longest_wait().into());
         }
         loop {
             let asked = Instant::now();
@@ -144,6 +147,20 @@ impl<St: Store> Drop for Unused<St> {
             permit.refund();
         }
     }
+}
+
+/// Applies the keys' own quotas.
+async fn apply_own<St>(state: &State<St>, charges: &mut Charges) -> Result<(), AcquireError> {
+    for applied in charges.iter_mut() {
+        match state.face.terms(applied).await {
+            Some(Terms::Refused(Refused::Unknown)) => return Err(AcquireError::UnknownClient),
+            Some(Terms::Refused(Refused::LookUpFailed)) => return Err(AcquireError::LookUpFailed),
+            Some(Terms::Own(own)) => applied.own = Some(own),
+            Some(Terms::Tier(_)) => applied.own = None,
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 async fn attempt<St: Store>(

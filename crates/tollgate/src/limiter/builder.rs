@@ -12,6 +12,8 @@ use super::state::{CallersKey, Face, State};
 use crate::drive::Observed;
 use crate::layer::{LayerError, WaitQueue, check_limits};
 use crate::limit::Reserve;
+use crate::tier::QuotaLookup;
+use crate::tier::lookup::OwnQuotas;
 use crate::{Limit, Mode};
 
 /// Collects the policies and options of a [`Limiter`].
@@ -86,6 +88,14 @@ impl<St: Store> LimiterBuilder<St> {
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         self.limit(Limit::new(policy, CallersKey))
+    }
+
+    /// Adds a policy whose quota for each key is looked up, for example in a database. The key's
+    /// text is the [client's name](crate::tier::Client::name). The policy's own quota applies to keys
+    /// that the look-up does not know. See [`QuotaLookup`].
+    #[must_use]
+    pub fn policy_from(self, policy: Policy, lookup: &QuotaLookup) -> Self {
+        self.limit(Limit::new(policy, CallersKey).quota_from(lookup))
     }
 
     /// Adds a policy with a single quota for all keys.
@@ -256,6 +266,7 @@ impl<St: Store> LimiterBuilder<St> {
         let rules = Limits::new(limits.iter().map(|limit| limit.rule(&[])));
         let face = Face {
             queue: self.wait_queue,
+            quotas: limits.iter().map(|it| OwnQuotas::new(it, &[], |_| Box::new(()))).collect(),
             are_global: limits.iter().map(Limit::is_global).collect(),
             limits: limits.into(),
             policies,

@@ -36,6 +36,12 @@ pub enum AcquireError {
     /// The limiter has no policy with this name.
     #[error("the limiter has no policy `{0}`: add it with `.policy(..)`")]
     UnknownPolicy(String),
+    /// The [look-up](super::LimiterBuilder::policy_from) does not know a key, and refuses such keys.
+    #[error("the look-up of quotas does not know the key")]
+    UnknownClient,
+    /// A key's quota could not be looked up, and the look-up refuses calls then.
+    #[error("the key's quota could not be looked up")]
+    LookUpFailed,
     /// The call has more charges than a request can have.
     #[error("the call has more than {} charges: acquire the others separately", Limits::MAX)]
     TooManyCharges,
@@ -52,9 +58,12 @@ impl AcquireError {
             | Self::QueueFull(refusal)
             | Self::RetryBudget(refusal) => refusal.retry_after(),
             Self::Store(error) => error.retry_after().map(Duration::from),
-            Self::NoRetryBudget | Self::Closed | Self::UnknownPolicy(_) | Self::TooManyCharges => {
-                None
-            }
+            Self::NoRetryBudget
+            | Self::Closed
+            | Self::UnknownPolicy(_)
+            | Self::UnknownClient
+            | Self::LookUpFailed
+            | Self::TooManyCharges => None,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::permit::Permit;
 use super::state::State;
 use crate::Limit;
 use crate::layer::Verdicts;
+use crate::tier::lookup::Terms;
 use crate::observe::PauseSource;
 
 /// Limits calls by key. See the [module](crate::limiter).
@@ -102,7 +103,11 @@ impl<St: Store> Limiter<St> {
         let State { store, limits, face, .. } = &*self.state;
         let mut charges = Charges::default();
         for number in 0..limits.len() {
-            charges.push(face.applied(limits, number, key, Cost::ZERO), limits);
+            let mut applied = face.applied(limits, number, key, Cost::ZERO);
+            if let Some(Terms::Own(own)) = face.terms(&applied).await {
+                applied.own = Some(own);
+            }
+            charges.push(applied, limits);
         }
         let peeks = limits.charges(&charges).into_iter();
         let peeks: Vec<_> = peeks.map(|charge| Charge { cost: Cost::ZERO, ..charge }).collect();

@@ -10,6 +10,7 @@ use super::rate::Rate;
 use crate::drive::{Decided, Driver};
 use crate::key::{KeyError, KeySource, Subject};
 use crate::layer::WaitQueue;
+use crate::tier::lookup::{Look, OwnQuotas, Terms};
 use crate::{Limit, RequestHead};
 
 pub(super) type State<St> = Driver<St, Face>;
@@ -18,6 +19,8 @@ pub(super) type State<St> = Driver<St, Face>;
 pub(crate) struct Face {
     pub(super) queue: WaitQueue,
     pub(super) limits: Box<[Limit]>,
+    /// The quotas of keys, for the policies whose quotas are looked up.
+    pub(super) quotas: Box<[Option<OwnQuotas>]>,
     /// Which policies have a single quota for all keys.
     pub(super) are_global: Box<[bool]>,
     /// The number of the penalty that pauses a key, and its longest pause.
@@ -46,6 +49,16 @@ impl<St> State<St> {
 }
 
 impl Face {
+    /// Returns the terms for a key whose quota is looked up. Waits for the look-up if necessary.
+    pub(super) async fn terms(&self, applied: &AppliedLimit) -> Option<Terms> {
+        let quotas = self.quotas[usize::from(applied.limit)].as_ref()?;
+        let answer = match quotas.look_by_key(&applied.key, applied.kind) {
+            Look::Cached(answer) => answer,
+            Look::InProgress(pending) => pending.wait().await,
+        };
+        Some(quotas.terms(&answer, applied.tier))
+    }
+
     /// Whether it is one of the caller's rate limits.
     pub(super) fn is_rate(&self, limits: &Limits, applied: &AppliedLimit) -> bool {
         let policy = limits.policy(applied);

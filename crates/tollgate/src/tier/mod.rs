@@ -8,11 +8,14 @@
 //! | source | the tier is |
 //! |---|---|
 //! | [`from_fn`] | a closure's result |
-//! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer such as `TierLookup` (feature `tier-lookup`), which reads a database and caches |
+//! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer |
 //! | [`ApiKeyTiers`] | the tier of the list that contains the API key |
 //! | `JwtTier` (feature `jwt`) | a verified token's claim |
 //!
 //! Use only verified data as the tier. Otherwise clients would choose the best tier.
+//!
+//! A [`QuotaLookup`] reads each client's quota or tier from a database or another source, and caches
+//! it.
 //!
 //! ```
 //! use tollgate::key::ClientIp;
@@ -40,8 +43,7 @@
 mod api_key;
 #[cfg(feature = "jwt")]
 mod jwt;
-#[cfg(feature = "tier-lookup")]
-mod lookup;
+pub(crate) mod lookup;
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,8 +51,9 @@ use std::sync::Arc;
 pub use self::api_key::ApiKeyTiers;
 #[cfg(feature = "jwt")]
 pub use self::jwt::JwtTier;
-#[cfg(feature = "tier-lookup")]
-pub use self::lookup::{LookedUp, TierLookup};
+pub use self::lookup::{
+    Client, ClientQuota, OnLookupFailure, OnUnknownClient, QuotaLookup, QuotaLookupBuilder,
+};
 use crate::head::RequestHead;
 use crate::key::SubjectName;
 

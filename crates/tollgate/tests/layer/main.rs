@@ -25,6 +25,8 @@ mod obeying;
 mod outages;
 mod penalties;
 mod polite;
+mod quota_lookup;
+mod quota_lookup_laws;
 mod readiness;
 mod retries;
 #[cfg(feature = "jwt-rust-crypto")]

@@ -12,6 +12,7 @@ use http::{HeaderName, header::FORWARDED};
 use tollgate_core::Key;
 
 use super::encode::{Tag, plain};
+use super::format::text;
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
@@ -291,6 +292,11 @@ impl KeySource for ClientIp {
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let &SubjectName::Ip(ip) = name else { return None };
         self.subject_at(ip.into())
+    }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        let Subject { kind, key } = self.subject(head).ok()??;
+        text(&key.as_bytes(), kind, false).strip_prefix("ip:").map(str::to_owned)
     }
 }
 

@@ -139,6 +139,17 @@ impl KeySource for JwtUser {
             (fixed, named) => Some(user(fixed.or(named), name)),
         }
     }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        let token = authorization(head.headers, "Bearer").ok()??;
+        let claims = self.0.verify(token, || true).ok()?;
+        match &claims.iss {
+            Some(issuer) if self.0.rules[0].iss.is_none() => {
+                Some(format!("{issuer} {}", claims.sub))
+            }
+            _ => Some(claims.sub.clone()),
+        }
+    }
 }
 
 fn user(iss: Option<&str>, sub: &str) -> Subject {

@@ -1,0 +1,284 @@
+//! Quotas from data, for example from a database: one per client, cached.
+
+mod cache;
+mod client_quota;
+mod entry;
+mod epochs;
+mod limit_quotas;
+mod quotas;
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tollgate_core::Key;
+use tollgate_engine::SubjectKind;
+
+use self::cache::Cache;
+pub use self::client_quota::ClientQuota;
+use self::entry::Entry;
+pub(crate) use self::entry::{Answer, Look, PendingAnswer};
+use self::epochs::Epochs;
+pub(crate) use self::limit_quotas::LimitQuotas;
+pub(crate) use self::quotas::{OwnQuotas, Refusal, Terms};
+use crate::key::Subject;
+use crate::key::format::hex;
+use crate::quiet::QuietLog;
+
+/// Looks up clients' quotas, for example in a database, a file or another service.
+///
+/// [`Limit::quota_from`](crate::Limit::quota_from) and
+/// [`LimiterBuilder::policy_from`](crate::limiter::LimiterBuilder::policy_from) use it. **Clones
+/// share the cache**, so two limits with the same key look up a client once.
+///
+/// ```
+/// use tollgate::key::Header;
+/// use tollgate::tier::QuotaLookup;
+/// use tollgate::{Limit, Policy, Quota};
+///
+/// // In a program, from a database.
+/// async fn requests_per_minute(tenant: &str) -> Result<Option<u64>, std::io::Error> {
+///     Ok((tenant == "acme").then_some(5_000))
+/// }
+///
+/// let quotas = QuotaLookup::new(|client| async move {
+///     Ok::<_, std::io::Error>(requests_per_minute(&client.name).await?.map(Quota::per_minute))
+/// });
+/// let tenant = Header::trust_unverified("x-tenant".parse()?);
+/// // A tenant without its own quota gets 60 requests per minute.
+/// let policy = Policy::token_bucket("tenant", Quota::per_minute(60))?;
+/// let limit = Limit::new(policy, tenant).quota_from(&quotas);
+/// // When acme changes its plan:
+/// quotas.forget("acme");
+/// # let _ = limit;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # When a result applies
+/// * A client's first request waits for its look-up. Concurrent requests share the look-up.
+/// * Later requests use the cached result without waiting. In the second half of the time to live,
+///   a request starts a look-up in the background.
+/// * No result is used for longer than the [time to live](QuotaLookupBuilder::ttl), so a change
+///   applies within this time. [`forget`](Self::forget) applies it immediately.
+/// * Units that a client used under its former quota remain used.
+///
+/// # Failures
+/// A look-up fails if its future fails, panics, or takes longer than the
+/// [timeout](QuotaLookupBuilder::timeout), or if its quota does not fit the policy's algorithm. A
+/// `tollgate` event reports it, at most once a minute. [`OnLookupFailure`] sets which quota then
+/// applies. It is never larger than the client's last known quota.
+///
+/// # Attackers
+/// Each new client costs a look-up, so the key should be verified. The look-ups in progress and the
+/// cached clients are bounded. If the cache is full, clients without a second request are dropped
+/// first.
+///
+/// Look-ups need a tokio runtime.
+#[derive(Clone)]
+pub struct QuotaLookup(Arc<Shared>);
+
+/// The client whose quota is looked up.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Client {
+    /// The kind of identity. In a chain of key sources, an address must not be taken for a user.
+    pub kind: SubjectKind,
+    /// The name that the [key source](crate::key::KeySource::name) finds in the request, such as a
+    /// user or a header's value. An API key's name is its SHA-256 in hex. A `Limiter`'s keys are
+    /// names, too.
+    pub name: String,
+    /// The key under which the client's requests are counted.
+    pub key: Key,
+}
+
+/// Which quota applies if a look-up fails.
+///
+/// All of them keep the result of the last successful look-up until its time to live ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLookupFailure {
+    /// The client's last known quota. If none is known, the limit's own quota. The default.
+    #[default]
+    LastKnown,
+    /// The limit's own quota, unless the client's last known quota is smaller.
+    LimitQuota,
+    /// None: the layer responds with 503.
+    Refuse,
+}
+
+/// Which quota applies to a client that the look-up does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnUnknownClient {
+    /// The limit's own quota. The default.
+    #[default]
+    LimitQuota,
+    /// None: the layer responds with 403, as without a key.
+    Refuse,
+}
+
+/// Collects the options of a [`QuotaLookup`].
+pub struct QuotaLookupBuilder(Shared);
+
+pub(crate) struct Shared {
+    look_up: Box<LookUp>,
+    ttl: Duration,
+    timeout: Duration,
+    on_failure: OnLookupFailure,
+    on_unknown: OnUnknownClient,
+    entries: Cache<Arc<Entry>>,
+    in_progress: Semaphore,
+    epochs: Epochs,
+    failures: QuietLog,
+    unfit: QuietLog,
+}
+
+type LookUp = dyn Fn(Client) -> LookUpFuture + Send + Sync;
+type LookUpFuture = Pin<Box<dyn Future<Output = LookUpResult> + Send>>;
+type LookUpResult = Result<Option<ClientQuota>, Box<dyn Error + Send + Sync>>;
+
+impl QuotaLookup {
+    /// Looks up quotas with `look_up`, which returns `None` for an unknown client. Its results are a
+    /// [`Quota`](crate::Quota), a [`Tier`](super::Tier) of the limit, or a [`ClientQuota`].
+    pub fn new<L, A, Q, E>(look_up: L) -> Self
+    where
+        L: Fn(Client) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<Option<Q>, E>> + Send + 'static,
+        Q: Into<ClientQuota>,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Self::builder(look_up).build()
+    }
+
+    /// Creates a builder, to set the time to live and what happens if a look-up fails.
+    pub fn builder<L, A, Q, E>(look_up: L) -> QuotaLookupBuilder
+    where
+        L: Fn(Client) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<Option<Q>, E>> + Send + 'static,
+        Q: Into<ClientQuota>,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let look_up = move |client| -> LookUpFuture {
+            let answer = look_up(client);
+            Box::pin(async move { answer.await.map(|it| it.map(Into::into)).map_err(Into::into) })
+        };
+        QuotaLookupBuilder(Shared {
+            look_up: Box::new(look_up),
+            ttl: Duration::from_secs(60),
+            timeout: Duration::from_secs(2),
+            on_failure: OnLookupFailure::default(),
+            on_unknown: OnUnknownClient::default(),
+            entries: Cache::new(10_000),
+            in_progress: Semaphore::new(64),
+            epochs: Epochs::default(),
+            failures: QuietLog::default(),
+            unfit: QuietLog::default(),
+        })
+    }
+
+    /// Forgets the results for the clients with this [name](Client::name). Requests that arrive
+    /// afterwards do not use the result of a look-up that has already started. If their look-up
+    /// fails, the forgotten result still is the last known.
+    pub fn forget(&self, name: &str) {
+        self.0.epochs.end(name);
+    }
+
+    /// Forgets the results for all clients.
+    pub fn forget_all(&self) {
+        self.0.epochs.end_all();
+    }
+
+    /// Returns the client's quota if it is cached. Otherwise starts a look-up, unless one has
+    /// started.
+    pub(crate) fn look(&self, subject: &Subject, name: impl Fn() -> Option<String>) -> Look {
+        let Subject { kind, key } = subject;
+        let entry = self.0.entries.get_or_insert(key, || {
+            let name = name().unwrap_or_else(|| hex(&key.as_bytes()));
+            Arc::new(Entry::new(Client { kind: *kind, name, key: key.clone() }, &self.0.epochs))
+        });
+        entry.look(&self.0)
+    }
+
+    /// Returns the last result for this key, without a look-up.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn last(&self, key: &Key) -> Option<Answer> {
+        self.0.entries.get(key)?.last()
+    }
+}
+
+impl QuotaLookupBuilder {
+    /// Sets how long a result is used: a minute by default, a year at most. A change applies within this time, and
+    /// an active client is looked up about twice in it.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        // So that no instant overflows.
+        self.0.ttl = ttl.min(Duration::from_secs(365 * 86_400));
+        self
+    }
+
+    /// Sets how long a look-up may take, including the wait for its turn: two seconds by default. A
+    /// client's first request waits for no longer.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.0.timeout = timeout;
+        self
+    }
+
+    /// Sets how many clients are cached: 10 000 by default, about 300 bytes each.
+    #[must_use]
+    pub fn capacity(mut self, clients: usize) -> Self {
+        self.0.entries = Cache::new(clients);
+        self
+    }
+
+    /// Sets how many look-ups run at the same time: 64 by default. Further look-ups wait.
+    #[must_use]
+    pub fn max_in_progress(mut self, look_ups: usize) -> Self {
+        self.0.in_progress = Semaphore::new(look_ups.clamp(1, Semaphore::MAX_PERMITS));
+        self
+    }
+
+    /// Sets which quota applies if a look-up fails: the last known by default.
+    #[must_use]
+    pub fn on_failure(mut self, on_failure: OnLookupFailure) -> Self {
+        self.0.on_failure = on_failure;
+        self
+    }
+
+    /// Sets which quota applies to a client that the look-up does not know: the limit's own by
+    /// default.
+    #[must_use]
+    pub fn on_unknown(mut self, on_unknown: OnUnknownClient) -> Self {
+        self.0.on_unknown = on_unknown;
+        self
+    }
+
+    /// Builds the look-up.
+    pub fn build(self) -> QuotaLookup {
+        QuotaLookup(Arc::new(self.0))
+    }
+}
+
+/// Shows only the kind, because names may identify people.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+debug_fields!(Shared, ttl, timeout, on_failure, on_unknown);
+
+impl fmt::Debug for QuotaLookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QuotaLookup").field(&self.0).finish()
+    }
+}
+
+impl fmt::Debug for QuotaLookupBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QuotaLookupBuilder").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,251 @@
+//! A limit's policies for clients with their own quotas.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tollgate_core::{Cost, Key, Policy, PolicyError, Quota};
+use tollgate_engine::{OwnPolicy, SubjectKind, TierIndex};
+
+use super::client_quota::QuotaOrTier;
+use super::entry::{Answer, Known, Look};
+use super::{ClientQuota, LimitQuotas, OnLookupFailure, OnUnknownClient};
+use crate::grpc::GrpcServices;
+use crate::key::{KeyError, KeySource, Subject};
+use crate::limit::policy_like;
+use crate::tier::Tier;
+use crate::{Limit, RequestHead};
+
+/// Builds a limit's policies from the results of its look-up.
+pub(crate) struct OwnQuotas {
+    quotas: LimitQuotas,
+    /// Under which its terms are stored in a result.
+    number: u64,
+    policy: Policy,
+    in_tiers: Box<[(Tier, Policy)]>,
+    /// Clients with equal quotas share a policy.
+    policies: Mutex<Policies>,
+    prepare: Box<Prepare>,
+}
+
+type Prepare = dyn Fn(&Policy) -> Box<dyn Any + Send + Sync> + Send + Sync;
+
+#[derive(Default)]
+struct Policies {
+    by_quota: HashMap<Quota, Weak<OwnPolicy>>,
+    /// The count at which unused policies are removed.
+    prune_at: usize,
+}
+
+/// How a limit applies to a client.
+#[derive(Clone, Debug)]
+pub(crate) enum Terms {
+    Tier(TierIndex),
+    Own(Arc<OwnPolicy>),
+    Refused(Refusal),
+}
+
+/// Why a limit refuses a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    Unknown,
+    LookUpFailed,
+}
+
+impl OwnQuotas {
+    /// `tiers` are the names of the tiers in the order of their numbers. `prepare` makes what the
+    /// responses to a client need of its policy.
+    pub(crate) fn new(
+        limit: &Limit,
+        tiers: &[Tier],
+        prepare: impl Fn(&Policy) -> Box<dyn Any + Send + Sync> + Send + Sync + 'static,
+    ) -> Option<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let in_tier = |tier: &Tier| (tier.clone(), limit.policy_in(Some(tier)).clone());
+        Some(Self {
+            quotas: limit.quotas.clone()?,
+            number: COUNT.fetch_add(1, Ordering::Relaxed),
+            policy: limit.policy.clone(),
+            in_tiers: tiers.iter().map(in_tier).collect(),
+            policies: Mutex::default(),
+            prepare: Box::new(prepare),
+        })
+    }
+
+    /// Looks up the quota of a request's client. `None` if the request has no owner of a quota.
+    pub(crate) fn look(
+        &self,
+        key: &dyn KeySource,
+        subject: &Subject,
+        head: &RequestHead<'_>,
+    ) -> Result<Option<Look>, KeyError> {
+        let lookup = &self.quotas.lookup;
+        Ok(match &self.quotas.owner {
+            None => Some(lookup.look(subject, || key.name(head))),
+            Some(owner) => {
+                owner.subject(head)?.map(|subject| lookup.look(&subject, || owner.name(head)))
+            }
+        })
+    }
+
+    /// Looks up the quota of a caller, whose name is its key.
+    pub(crate) fn look_by_key(&self, key: &Key, kind: SubjectKind) -> Look {
+        let name = || String::from_utf8(key.as_bytes().to_vec()).ok();
+        self.quotas.lookup.look(&Subject { kind, key: key.clone() }, name)
+    }
+
+    /// Returns how the limit applies to a client in this tier. The result of a failed look-up never
+    /// grants more than the last known quota.
+    pub(crate) fn terms(&self, answer: &Answer, tier: TierIndex) -> Terms {
+        let limits_own = || Terms::Tier(tier);
+        let in_force = || match answer.known.as_deref().map(|known| self.of_known(known)) {
+            None | Some(Terms::Tier(TierIndex::NONE)) => limits_own(),
+            Some(terms) => terms,
+        };
+        match (answer.has_failed, self.quotas.lookup.0.on_failure) {
+            (false, _) | (true, OnLookupFailure::LastKnown) => in_force(),
+            (true, OnLookupFailure::Refuse) => Terms::Refused(Refusal::LookUpFailed),
+            (true, OnLookupFailure::LimitQuota) => match in_force() {
+                terms @ Terms::Refused(_) => terms,
+                terms if !is_within(self.policy_in(tier), self.policy_of(&terms)) => terms,
+                _ => limits_own(),
+            },
+        }
+    }
+
+    /// Returns the client's cost, if its quota sets costs.
+    pub(crate) fn cost(
+        &self,
+        answer: &Answer,
+        head: &RequestHead<'_>,
+        grpc: &GrpcServices,
+    ) -> Option<Cost> {
+        let costs = answer.known.as_ref()?.quota.as_ref()?.costs.as_ref()?;
+        (!self.policy.is_concurrency()).then(|| costs.among(head, grpc))
+    }
+
+    /// Returns the policy under these terms.
+    fn policy_of<'a>(&'a self, terms: &'a Terms) -> &'a Policy {
+        match terms {
+            Terms::Own(own) => &own.policy,
+            Terms::Tier(tier) => self.policy_in(*tier),
+            Terms::Refused(_) => &self.policy,
+        }
+    }
+
+    fn policy_in(&self, TierIndex(tier): TierIndex) -> &Policy {
+        self.in_tiers.get(usize::from(tier)).map_or(&self.policy, |(_, policy)| policy)
+    }
+
+    fn of_known(&self, known: &Known) -> Terms {
+        let mut built = known.terms.lock();
+        if let Some((_, terms)) = built.iter().find(|(number, _)| *number == self.number) {
+            return terms.clone();
+        }
+        let terms = self.build(known);
+        if built.len() == MAX_LIMITS {
+            // After reloads, most of them belong to limits that no longer exist.
+            built.clear();
+        }
+        built.push((self.number, terms.clone()));
+        terms
+    }
+
+    #[cold]
+    fn build(&self, known: &Known) -> Terms {
+        self.terms_of(known.quota.as_ref()).unwrap_or_else(|error| {
+            let shared = &self.quotas.lookup.0;
+            let policy = self.policy.name();
+            shared.unfit.report(|| {
+                tracing::warn!(
+                    target: "tollgate",
+                    policy,
+                    %error,
+                    "a looked-up quota does not fit its policy",
+                );
+            });
+            known.is_unfit.store(true, Ordering::Relaxed);
+            let before = known.before.as_ref().map(|before| self.terms_of(before.as_ref()));
+            match (shared.on_failure, before) {
+                (OnLookupFailure::Refuse, _) => Terms::Refused(Refusal::LookUpFailed),
+                (_, Some(Ok(terms))) => terms,
+                _ => Terms::Tier(TierIndex::NONE),
+            }
+        })
+    }
+
+    fn terms_of(&self, quota: Option<&ClientQuota>) -> Result<Terms, PolicyError> {
+        Ok(match quota.map(|quota| &quota.terms) {
+            Some(QuotaOrTier::Quota(quota)) => Terms::Own(self.policy(*quota)?),
+            Some(QuotaOrTier::Tier(tier)) => {
+                let number = self.in_tiers.iter().position(|(name, _)| name == tier);
+                let number = number.and_then(|number| u16::try_from(number).ok());
+                Terms::Tier(number.map_or(TierIndex::NONE, TierIndex))
+            }
+            None => match self.quotas.lookup.0.on_unknown {
+                OnUnknownClient::LimitQuota => Terms::Tier(TierIndex::NONE),
+                OnUnknownClient::Refuse => Terms::Refused(Refusal::Unknown),
+            },
+        })
+    }
+
+    fn policy(&self, quota: Quota) -> Result<Arc<OwnPolicy>, PolicyError> {
+        let mut policies = self.policies.lock();
+        let Policies { by_quota, prune_at } = &mut *policies;
+        if let Some(own) = by_quota.get(&quota).and_then(Weak::upgrade) {
+            return Ok(own);
+        }
+        let policy = own_policy(&self.policy, &self.quotas.shares, quota)?;
+        let own = Arc::new(OwnPolicy { prepared: (self.prepare)(&policy), policy });
+        if by_quota.len() >= *prune_at {
+            by_quota.retain(|_, own| own.strong_count() > 0);
+            *prune_at = (2 * by_quota.len()).max(64);
+        }
+        by_quota.insert(quota, Arc::downgrade(&own));
+        Ok(own)
+    }
+}
+
+impl LimitQuotas {
+    /// Returns the policy of a client whose quota is cached.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn cached(&self, limit: &Limit, key: &Key) -> Option<Policy> {
+        let answer = self.lookup.last(key).filter(|_| self.owner.is_none())?;
+        let quota = answer.known?.quota.clone()?;
+        match &quota.terms {
+            QuotaOrTier::Quota(quota) => own_policy(&limit.policy, &self.shares, *quota).ok(),
+            QuotaOrTier::Tier(tier) => Some(limit.policy_in(Some(tier)).clone()),
+        }
+    }
+}
+
+fn own_policy(
+    base: &Policy,
+    shares: &[(u32, u32)],
+    quota: Quota,
+) -> Result<Policy, PolicyError> {
+    // A permit's time to live belongs to the limit, which renews permits in time.
+    let quota = match base.is_concurrency() {
+        true => Quota::new(quota.limit(), base.quota().window()),
+        false => quota,
+    };
+    let mut policy = policy_like(base, base.name(), quota)?;
+    for (numerator, denominator) in shares {
+        policy = policy.share(*numerator, *denominator)?;
+    }
+    Ok(policy)
+}
+
+/// Whether a policy grants no more than the other: neither per time, nor together.
+fn is_within(policy: &Policy, other: &Policy) -> bool {
+    let rate = |policy: &Policy, other: &Policy| {
+        u128::from(policy.quota().limit()) * u128::from(other.window().get())
+    };
+    rate(policy, other) <= rate(other, policy) && policy.capacity() <= other.capacity()
+}
+
+/// More than the limits of several layers that share a look-up.
+const MAX_LIMITS: usize = 16;
+

@@ -177,9 +177,9 @@ fn together(
     group
 }
 
-/// Whether some responses refund the charge, or a part of it.
+/// Whether some responses refund or forgive the charge, or a part of it.
 const fn refunds(limit: &LimitPlan) -> bool {
-    limit.counts.is_some() || limit.reserve.is_some()
+    limit.counts.is_some() || limit.forgives.is_some() || limit.reserve.is_some()
 }
 
 /// For example `POST /login`.

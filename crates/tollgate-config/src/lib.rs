@@ -4,37 +4,29 @@
 #![expect(missing_docs, reason = "a part of the gateway, and not a library for other programs")]
 
 pub mod check;
-mod env;
-pub mod files;
-pub mod format;
-mod named_files;
-mod place;
+mod file;
 pub mod plan;
-mod problem;
 mod rate_limits;
-mod read;
-pub mod schema;
-mod secrets;
-mod source;
-pub mod spec;
-pub mod tables;
-mod tree;
-mod typed;
+mod yaml;
 
-pub use self::env::Env;
-pub use self::named_files::NamedFiles;
-pub use self::place::{Place, Span};
-pub use self::problem::{Problem, Report, Severity};
+pub use self::file::{format, schema, tables};
+pub use self::plan::files;
 pub use self::rate_limits::{is_rate_limits, read_rate_limit_files, read_rate_limits};
-pub use self::source::{Source, SourceError};
+pub use self::yaml::env::Env;
+pub use self::yaml::named_files::NamedFiles;
+pub use self::yaml::place::{Place, Span};
+pub use self::yaml::problem::{Problem, Report, Severity};
+pub use self::yaml::source::{Source, SourceError};
+pub use self::yaml::spec;
 
 use std::rc::Rc;
 
 use self::files::FileError;
 use self::plan::Plan;
-use self::problem::{Checked, Problems, Reported};
 use self::tables::{File, TestFile};
-use self::typed::{Input, ValueType as _};
+use self::yaml::problem::{Checked, Problems, Reported};
+use self::yaml::tree;
+use self::yaml::typed::{Input, ValueType as _};
 
 #[derive(Debug)]
 pub struct Outcome {
@@ -98,5 +90,5 @@ fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan>
         return Err(problems.error(Place::START, what, "is it the right file?"));
     }
     let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
-    read::plan(&*File::read(Input::root(&root, problems))?)
+    file::read::plan(&*File::read(Input::root(&root, problems))?)
 }

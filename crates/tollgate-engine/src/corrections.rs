@@ -2,7 +2,9 @@
 //! outcome is known.
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Micros, Policy, Receipt, ReceiptId};
+use tollgate_core::{
+    BoxFuture, Cost, Micros, Policy, Receipt, ReceiptId, Reply, Settlement, Store,
+};
 
 use crate::charges::Charges;
 use crate::limit::{Corrects, Limits};
@@ -50,20 +52,58 @@ impl Refunds {
     }
 }
 
-/// Returns a charge's actual cost, if the request's outcome corrects it. `counts` is whether the
-/// outcome counts, if the limit distinguishes outcomes. `stated` is the actual cost, if an
-/// estimate was charged and the outcome states the cost.
-pub fn actual_cost(
-    policy: &Policy,
-    charged: Cost,
-    counts: Option<bool>,
-    stated: Option<Cost>,
-) -> Option<Cost> {
-    match (policy.is_penalty(), counts) {
-        // A penalty interprets a settlement above its charge as a strike.
-        (true, Some(true)) => Some(charged.plus(Cost::ONE)),
-        (false, Some(false)) => Some(Cost::ZERO),
-        _ => stated,
+/// How a request ended, as far as it matters to a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// Whether the outcome counts, if the limit distinguishes outcomes.
+    pub counts: Option<bool>,
+    /// Whether the outcome forgives what the key has used.
+    pub forgives: bool,
+    /// The actual cost, if an estimate was charged and the outcome states the cost.
+    pub stated: Option<Cost>,
+}
+
+/// What a request's outcome changes about a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Correction {
+    /// The charge had this actual cost.
+    Actual(Cost),
+    /// Everything that its key has used under the policy is forgotten, this charge included.
+    Forgive,
+}
+
+impl Ending {
+    /// Returns what the outcome changes about a charge to a policy, if anything.
+    pub fn correction(self, policy: &Policy, charged: Cost) -> Option<Correction> {
+        let actual = match (policy.is_penalty(), self.counts) {
+            _ if self.forgives => return Some(Correction::Forgive),
+            // A penalty interprets a settlement above its charge as a strike.
+            (true, Some(true)) => Some(charged.plus(Cost::ONE)),
+            (false, Some(false)) => Some(Cost::ZERO),
+            _ => self.stated,
+        };
+        actual.map(Correction::Actual)
+    }
+}
+
+impl From<Cost> for Correction {
+    fn from(actual: Cost) -> Self {
+        Self::Actual(actual)
+    }
+}
+
+impl Correction {
+    /// Makes the correction in the store, in one step.
+    pub fn apply<St: Store>(self, store: &St, receipt: &Receipt) -> Reply<BoxFuture<Settlement>> {
+        let reply = match self {
+            Self::Actual(actual) => return store.settle(receipt, actual),
+            Self::Forgive => store.reset(&receipt.policy, &receipt.key),
+        };
+        let settled = Settlement::Returned { units: receipt.charged.cost.get() };
+        match reply.now() {
+            Ok(done) => Reply::ready(done.map(|()| settled)),
+            Err(future) => Reply::pending(Box::pin(async move { future.await.map(|()| settled) })),
+        }
     }
 }
 
@@ -72,7 +112,7 @@ pub fn actual_cost(
 pub struct OpenCharge {
     receipt: Receipt,
     corrects: Corrects,
-    actual: Option<Cost>,
+    correction: Option<Correction>,
 }
 
 impl OpenCharge {
@@ -81,9 +121,9 @@ impl OpenCharge {
         &self.receipt
     }
 
-    /// Returns the actual cost, if the charge was settled.
-    pub const fn actual(&self) -> Option<Cost> {
-        self.actual
+    /// Returns how the charge was corrected, if it was.
+    pub const fn correction(&self) -> Option<Correction> {
+        self.correction
     }
 
     /// Returns whether the charge is an estimate, which a request can correct itself.
@@ -98,7 +138,13 @@ impl OpenCharge {
 
     fn is_open(&self, age: Micros) -> bool {
         let has_lapsed = self.corrects.reserve.is_some_and(|lapse| age >= lapse);
-        self.actual.is_none() && !has_lapsed
+        self.correction.is_none() && !has_lapsed
+    }
+
+    /// A forgiveness also follows a settlement, because it is about all charges of the key.
+    fn accepts(&self, correction: Correction, age: Micros) -> bool {
+        let is_forgiven = self.correction == Some(Correction::Forgive);
+        self.is_open(age) || (correction == Correction::Forgive && !is_forgiven)
     }
 }
 
@@ -112,7 +158,7 @@ impl OpenCharges {
         let open = receipts.into_iter().filter_map(|receipt| {
             let is_meant = |name: &str| name == receipt.policy.name();
             let corrects = limits.iter().find(|it| is_meant(it.policy.name()))?.corrects;
-            corrects.any().then_some(OpenCharge { receipt, corrects, actual: None })
+            corrects.any().then_some(OpenCharge { receipt, corrects, correction: None })
         });
         let open: SmallVec<_> = open.collect();
         (!open.is_empty()).then_some(Self(open))
@@ -125,22 +171,24 @@ impl OpenCharges {
 
     /// Returns whether `actual` returns a cost for a charge that is too old to be settled.
     pub fn has_lapsed(&self, age: Micros, actual: impl Fn(&OpenCharge) -> Option<Cost>) -> bool {
-        let mut lapsed = self.0.iter().filter(|it| it.actual.is_none() && !it.is_open(age));
+        let mut lapsed = self.0.iter().filter(|it| it.correction.is_none() && !it.is_open(age));
         lapsed.any(|charge| actual(charge).is_some())
     }
 
-    /// Marks each open charge for which `actual` returns a cost as settled. Returns what to settle
-    /// in the store. `age` is the time since the charges were made.
-    pub fn settle(
+    /// Marks each open charge for which `correct` returns an actual cost or a correction as corrected.
+    /// Returns what to correct in the store. `age` is the time since the charges were made.
+    pub fn settle<C: Into<Correction>>(
         &mut self,
         age: Micros,
-        actual: impl Fn(&OpenCharge) -> Option<Cost>,
-    ) -> SmallVec<[(Receipt, Cost); 1]> {
-        let open = self.0.iter_mut().filter(|charge| charge.is_open(age));
-        let settled = open.filter_map(|charge| {
-            charge.actual = actual(charge);
-            charge.actual.map(|actual| (charge.receipt.clone(), actual))
+        correct: impl Fn(&OpenCharge) -> Option<C>,
+    ) -> SmallVec<[(Receipt, Correction); 1]> {
+        let corrected = self.0.iter_mut().filter_map(|charge| {
+            let correction = correct(charge)?.into();
+            charge.accepts(correction, age).then(|| {
+                charge.correction = Some(correction);
+                (charge.receipt.clone(), correction)
+            })
         });
-        settled.collect()
+        corrected.collect()
     }
 }

@@ -45,7 +45,7 @@ mod step;
 pub use self::applied::{AppliedLimit, OwnPolicy, SubjectKind, TierIndex};
 pub use self::charges::Charges;
 pub use self::conclusion::{Conclusion, Rejection};
-pub use self::corrections::{OpenCharge, OpenCharges, Refunds, actual_cost};
+pub use self::corrections::{Correction, Ending, OpenCharge, OpenCharges, Refunds};
 pub use self::forecast::Forecast;
 pub use self::limit::{Corrects, Limit, Limits, Mode};
 pub use self::methods::{MethodCosts, Methods};

@@ -54,6 +54,8 @@ impl Mode {
 pub struct Corrects {
     /// Whether only some outcomes count.
     pub counts: bool,
+    /// Whether some outcomes forgive what the key has used.
+    pub forgives: bool,
     /// Whether the cost is an estimate, and after which time the estimate becomes final.
     pub reserve: Option<Micros>,
 }
@@ -61,7 +63,7 @@ pub struct Corrects {
 impl Corrects {
     /// Returns whether any charge is corrected.
     pub const fn any(self) -> bool {
-        self.counts || self.reserve.is_some()
+        self.counts || self.forgives || self.reserve.is_some()
     }
 }
 

@@ -8,7 +8,9 @@ use std::cell::Cell;
 use std::iter;
 
 use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+use shuttle::scheduler::RandomScheduler;
 pub use shuttle::thread;
+use shuttle::{Config, Runner};
 
 /// How many interleavings [`explore`] tries.
 const TRIES: usize = 1_000;
@@ -34,7 +36,10 @@ impl Drop for Exploring {
 pub fn explore(test: impl Fn() + Send + Sync + 'static) {
     IS_EXPLORING.set(true);
     let _exploring = Exploring;
-    shuttle::check_random(test, TRIES);
+    let mut config = Config::new();
+    // Without optimizations, a decision with everything inlined takes more than the usual 32 KiB.
+    config.stack_size = 256 << 10;
+    Runner::new(RandomScheduler::new(TRIES), config).run(test);
 }
 
 /// Lets other threads run until `try_lock` succeeds. A deadlock exceeds shuttle's maximum number

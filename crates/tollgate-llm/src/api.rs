@@ -15,7 +15,8 @@ pub enum Api {
 }
 
 impl Api {
-    /// The policy name for a budget in money. Its denials have OpenAI's code `insufficient_quota`.
+    /// The policy name for a budget in money. Its denials have OpenAI's code `insufficient_quota`,
+    /// and so have those of a level's budget, such as `budget/team`.
     pub const BUDGET: &str = "budget";
 
     /// Returns the API with this path.
@@ -40,7 +41,7 @@ impl Api {
     }
 
     /// Returns an error body in this API's JSON format. `policy` is the name of the policy that denied
-    /// the request.
+    /// the request. If it belongs to a level, such as `tokens/team`, the message names it.
     ///
     /// ```
     /// use tollgate_llm::Api;
@@ -50,6 +51,12 @@ impl Api {
     /// assert_eq!(body, expected);
     /// ```
     pub fn error(self, status: u16, policy: Option<&str>, message: &str) -> String {
+        let level = policy.filter(|policy| policy.contains('/'));
+        let message = match level {
+            Some(policy) => &*format!("{message} The limit is `{policy}`."),
+            None => message,
+        };
+        let policy = policy.and_then(|policy| policy.split('/').next());
         if self == Self::Messages {
             let kind = match status {
                 401 => "authentication_error",

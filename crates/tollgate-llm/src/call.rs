@@ -144,6 +144,11 @@ impl Meter {
         self.reader.usage(&self.call.request, &self.call.model)
     }
 
+    /// Returns the model that the request names.
+    pub const fn model(&self) -> &Model {
+        self.call.model()
+    }
+
     /// Returns the price of the usage up to here.
     pub fn price(&self) -> u64 {
         self.call.model.price().of(&self.usage())

@@ -1,24 +1,21 @@
 //! Budgets around an axum router that forwards requests to models.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use axum::body::{Body, to_bytes};
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
-use http_body::Body as _;
+use http::{Response, StatusCode};
 use tollgate::denial::{Denial, Reason};
 use tollgate::headers::HeaderOptions;
 use tollgate::key::{KeySource, RequestHead};
-use tollgate::layer::{LayerError, RateLimitLayerBuilder, Reservation};
+use tollgate::layer::{LayerError, RateLimitLayerBuilder};
 use tollgate::limit::{OnMissingKey, Reserve};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer, Store};
 use tower_layer::Layer;
-use tower_service::Service;
 
-use crate::{Call, Meter, Model, Models, OutputHistory, Usage, Watch, WatchedBody, error_response};
+use crate::budget::{Budget, Unit};
+use crate::service::{LlmService, Settle, Shared};
+use crate::{Call, Models, OutputHistory, error_response};
 
 /// A layer with budgets in requests, tokens and money, around an axum router that forwards requests
 /// to models (feature `axum`).
@@ -46,63 +43,88 @@ use crate::{Call, Meter, Model, Models, OutputHistory, Usage, Watch, WatchedBody
 #[derive(Clone)]
 pub struct LlmBudget<St> {
     limits: RateLimitLayer<St>,
-    shared: Arc<Budget>,
+    shared: Arc<Shared>,
 }
 
-struct Budget {
-    key: Box<dyn KeySource>,
-    models: Models,
-    history: OutputHistory,
-    max_body: usize,
-    tokens: Option<String>,
-    money: Option<String>,
-}
-
-/// Builds an [`LlmBudget`]. A policy applies to each key.
+/// Builds an [`LlmBudget`].
 #[must_use]
-pub struct LlmBudgetBuilder<St, K> {
+pub struct LlmBudgetBuilder<St> {
     limits: RateLimitLayerBuilder<St>,
-    key: K,
+    key: Arc<dyn KeySource>,
+    budget: Budget,
+    levels: Vec<(Arc<dyn KeySource>, Budget)>,
     models: Models,
     max_body: usize,
-    tokens: Option<String>,
-    money: Option<String>,
 }
 
 impl<St: Store> LlmBudget<St> {
-    /// Starts a budget for each `key`.
-    pub fn builder<K: KeySource + Clone>(
-        store: St,
-        key: K,
-        models: Models,
-    ) -> LlmBudgetBuilder<St, K> {
+    /// Starts a budget for each `key`. Requests without a key get 401.
+    pub fn builder(store: St, key: impl KeySource, models: Models) -> LlmBudgetBuilder<St> {
         let limits = RateLimitLayer::builder(store)
             .headers(HeaderOptions::default().x_ratelimit_by_policy())
             .denial_response(denied);
-        LlmBudgetBuilder { limits, key, models, max_body: 4 << 20, tokens: None, money: None }
+        let (key, budget, levels) = (Arc::new(key), Budget::new(), Vec::new());
+        LlmBudgetBuilder { limits, key, budget, levels, models, max_body: 4 << 20 }
     }
 }
 
-impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
-    /// Limits requests or concurrent requests. May be called several times.
+impl<St: Store> LlmBudgetBuilder<St> {
+    /// Limits each key's requests or concurrent requests. May be called several times.
     pub fn requests(mut self, policy: Policy) -> Self {
-        self.limits = self.limits.limit(limit(policy, &self.key));
+        self.budget = self.budget.requests(policy);
         self
     }
 
-    /// Limits input and output tokens.
+    /// Limits each key's input and output tokens.
     pub fn tokens(mut self, policy: Policy) -> Self {
-        self.tokens = Some(policy.name().to_owned());
-        let limit = limit(policy, &self.key);
-        self.limits = self.limits.limit(by_usage(limit, |_, usage| usage.total()));
+        self.budget = self.budget.tokens(policy);
         self
     }
 
-    /// Limits the tokens' price, in the unit of the [prices](crate::Price).
+    /// Limits the price of each key's tokens, in the unit of the [prices](crate::Price).
     pub fn money(mut self, policy: Policy) -> Self {
-        self.money = Some(policy.name().to_owned());
-        let limit = limit(policy, &self.key);
-        self.limits = self.limits.limit(by_usage(limit, |model, usage| model.price().of(usage)));
+        self.budget = self.budget.money(policy);
+        self
+    }
+
+    /// Adds a level: a budget that several keys share, for example all keys of a team. Levels may
+    /// be added in any order.
+    ///
+    /// One decision covers all levels. If any level has too little left, the model is not called,
+    /// no level is charged, and the denial names the level's policy. The usage in the response
+    /// settles all levels. So a key's own budget never bypasses its team's, and a large budget of
+    /// the team gives a key no more than its own.
+    ///
+    /// A request for which `key` finds no subject, for example with an API key without a team,
+    /// passes this level, and only the other levels count. `team.or(Global)` gives all such
+    /// requests a shared budget instead.
+    ///
+    /// ```
+    /// use tollgate::key::{ApiKey, ApiKeyGroups, ApiKeys, Global};
+    /// use tollgate::{MemoryStore, Policy, Quota};
+    /// use tollgate_llm::{Budget, DOLLAR, LlmBudget, Model, Models, Price};
+    ///
+    /// let models = Models::new(Model::new(Price::per_million(15 * DOLLAR, 120 * DOLLAR)));
+    /// let teams = [("k-7f3a", "red"), ("k-91bc", "red"), ("k-c0de", "blue")];
+    /// let bearer = ApiKey::in_authorization("Bearer");
+    /// let key = bearer.clone().one_of(ApiKeys::from_keys(teams.map(|(key, _)| key)));
+    /// let team = bearer.by_group(ApiKeyGroups::from_keys(teams));
+    ///
+    /// let of_team = Policy::token_bucket("tokens/team", Quota::per_minute(80_000))?;
+    /// let of_all = Policy::token_bucket("budget/company", Quota::per_day(40 * DOLLAR))?;
+    /// let layer = LlmBudget::builder(MemoryStore::new(), key, models)
+    ///     .tokens(Policy::token_bucket("tokens", Quota::per_minute(50_000))?)
+    ///     .per(team, Budget::new().tokens(of_team))
+    ///     .per(Global, Budget::new().money(of_all))
+    ///     .build()?;
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// In `x-ratelimit-remaining-tokens` and the other headers by policy, the policy `tokens/team`
+    /// shares the headers of `tokens`, which describe the tightest level.
+    pub fn per(mut self, key: impl KeySource, budget: Budget) -> Self {
+        self.levels.push((Arc::new(key), budget));
         self
     }
 
@@ -117,9 +139,24 @@ impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
     /// # Errors
     /// See [`RateLimitLayerBuilder::build`].
     pub fn build(self) -> Result<LlmBudget<St>, LayerError> {
-        let Self { limits, key, models, max_body, tokens, money } = self;
-        let (key, history) = (Box::new(key), OutputHistory::new(MAX_PAIRS));
-        let shared = Arc::new(Budget { key, models, history, max_body, tokens, money });
+        let Self { mut limits, key, budget, levels, models, max_body } = self;
+        let mut prices = Vec::new();
+        let own = (Arc::clone(&key), budget, OnMissingKey::Deny);
+        let levels = levels.into_iter().map(|(key, budget)| (key, budget, OnMissingKey::Pass));
+        for (key, budget, on_missing_key) in std::iter::once(own).chain(levels) {
+            for (unit, policy) in budget.0 {
+                prices.push((policy.name().to_owned(), unit));
+                let limit = limit(policy, unit, Arc::clone(&key));
+                let can_be_missing = key.can_be_missing();
+                limits = limits.limit(if can_be_missing {
+                    limit.on_missing_key(on_missing_key)
+                } else {
+                    limit
+                });
+            }
+        }
+        let history = OutputHistory::new(MAX_PAIRS);
+        let shared = Arc::new(Shared { key, models, history, max_body, prices });
         Ok(LlmBudget { limits: limits.build()?, shared })
     }
 }
@@ -127,15 +164,16 @@ impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
 /// The maximum number of client and model pairs with a known usual output.
 const MAX_PAIRS: usize = 100_000;
 
-fn limit(policy: Policy, key: &(impl KeySource + Clone)) -> Limit {
-    Limit::new(policy, key.clone()).on_missing_key(OnMissingKey::Deny)
-}
-
-fn by_usage(limit: Limit, units: fn(&Model, &Usage) -> u64) -> Limit {
+fn limit(policy: Policy, unit: Unit, key: Arc<dyn KeySource>) -> Limit {
+    let shared = policy.name().split_once('/').map(|(name, _level)| name.to_owned());
+    let limit = shared.into_iter().fold(Limit::new(policy, key), Limit::header_name);
+    if unit == Unit::Requests {
+        return limit;
+    }
     // Only a request without a body, such as a GET, has no call.
     let costs = Costs::flat(0).from_fn(move |head: &RequestHead<'_>| {
         let call = head.extensions.get::<Call>()?;
-        Some(units(call.model(), &call.estimate()))
+        unit.of(call.model(), &call.estimate())
     });
     limit.costs(costs).reserve(Reserve::by_handler())
 }
@@ -164,166 +202,13 @@ where
     }
 }
 
-/// A service behind an [`LlmBudget`].
-#[derive(Clone, Debug)]
-pub struct LlmService<S> {
-    inner: S,
-    shared: Arc<Budget>,
-}
-
-type Responding<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
-
-impl<S> Service<Request<Body>> for LlmService<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    type Response = Response<Body>;
-    type Error = S::Error;
-    type Future = Responding<S::Error>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        // Only the original is ready, so it handles the request.
-        let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
-        let shared = Arc::clone(&self.shared);
-        Box::pin(async move {
-            match shared.read(request).await {
-                Ok(request) => inner.call(request).await,
-                Err(response) => Ok(response.map(Body::from)),
-            }
-        })
-    }
-}
-
-impl Budget {
-    /// Adds the [`Call`] to a request, or returns an error response.
-    async fn read(&self, request: Request<Body>) -> Result<Request<Body>, Box<Response<Bytes>>> {
-        // The limits deny a request without a key, so its body is not read.
-        let Ok(Some(subject)) = self.key.subject(&RequestHead::of(&request)) else {
-            return Ok(request);
-        };
-        if request.method() != Method::POST {
-            return Ok(request);
-        }
-        let (mut parts, body) = request.into_parts();
-        let path = parts.uri.path();
-        Call::check_coding(path, &parts.headers)?;
-        let is_long = body.size_hint().lower() > self.max_body as u64;
-        let body = if is_long { None } else { to_bytes(body, self.max_body).await.ok() };
-        let body = body.ok_or_else(|| {
-            let what = "The request is too large, or it is incomplete.";
-            Box::new(error_response(path, StatusCode::PAYLOAD_TOO_LARGE, None, what))
-        })?;
-        let (call, body) = Call::read(path, &mut parts.headers, body, &self.models)?;
-        parts.extensions.insert(call.learning(&self.history, &subject.key));
-        Ok(Request::from_parts(parts, Body::from(body)))
-    }
-}
-
-/// The service between the limits and the router. It settles by the usage in the response.
-#[derive(Clone, Debug)]
-pub struct Settle<S> {
-    inner: S,
-    shared: Arc<Budget>,
-}
-
-impl<S> Service<Request<Body>> for Settle<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = S::Error;
-    type Future = Responding<S::Error>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let call = request.extensions_mut().remove::<Call>();
-        let reservation = request.extensions().get::<Reservation>().cloned();
-        let shared = Arc::clone(&self.shared);
-        let answer = self.inner.call(request);
-        let Some(call) = call else { return Box::pin(answer) };
-        // A client that leaves before the response pays for its input.
-        let reservation = reservation.unwrap_or_default();
-        let mut bill = Bill { meter: Some(call.meter("")), reservation, shared };
-        Box::pin(async move {
-            let mut response = answer.await?;
-            if !response.status().is_success() {
-                bill.reservation.settle(0);
-                return Ok(response);
-            }
-            bill.meter = call.meter_response(&mut response);
-            if bill.meter.is_none() {
-                // The estimate remains charged.
-                return Ok(response);
-            }
-            Ok(response.map(|body| Body::new(WatchedBody::new(body).watched_by(Box::new(bill)))))
-        })
-    }
-}
-
-/// Settles when it is dropped.
-struct Bill {
-    /// `None` if the response does not show its usage.
-    meter: Option<Meter>,
-    reservation: Reservation,
-    shared: Arc<Budget>,
-}
-
-impl Watch for Bill {
-    fn data(&mut self, data: Bytes) -> Bytes {
-        match &mut self.meter {
-            Some(meter) => meter.data(data),
-            None => data,
-        }
-    }
-
-    fn rest(&mut self, is_complete: bool) -> Bytes {
-        self.meter.as_mut().map_or_else(Bytes::new, |meter| meter.rest(is_complete))
-    }
-
-    fn shortens(&self) -> bool {
-        self.meter.as_ref().is_some_and(Meter::shortens)
-    }
-}
-
-impl Drop for Bill {
-    fn drop(&mut self) {
-        let Some(meter) = &self.meter else { return };
-        if let Some(tokens) = &self.shared.tokens {
-            self.reservation.settle_policy(tokens, meter.usage().total());
-        }
-        if let Some(money) = &self.shared.money {
-            self.reservation.settle_policy(money, meter.price());
-        }
-    }
-}
-
-impl fmt::Debug for Budget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { models, max_body, .. } = self;
-        f.debug_struct("Budget")
-            .field("models", models)
-            .field("max_body", max_body)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<St> fmt::Debug for LlmBudget<St> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LlmBudget").field("shared", &self.shared).finish_non_exhaustive()
     }
 }
 
-impl<St, K> fmt::Debug for LlmBudgetBuilder<St, K> {
+impl<St> fmt::Debug for LlmBudgetBuilder<St> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LlmBudgetBuilder").field("models", &self.models).finish_non_exhaustive()
     }

@@ -71,6 +71,8 @@
 //! context, such as `previous_response_id`, is not part of the request. The reported usage has both.
 
 mod api;
+#[cfg(feature = "axum")]
+mod budget;
 mod call;
 mod filter;
 #[cfg(feature = "axum")]
@@ -83,19 +85,25 @@ mod output;
 mod reader;
 mod request;
 mod scan;
+#[cfg(feature = "axum")]
+mod service;
 mod usage;
 
 pub use api::Api;
+#[cfg(feature = "axum")]
+pub use budget::Budget;
 pub use call::{Call, Meter};
 pub use filter::UsageEventFilter;
 #[cfg(feature = "axum")]
-pub use layer::{LlmBudget, LlmBudgetBuilder, LlmService};
+pub use layer::{LlmBudget, LlmBudgetBuilder};
 #[cfg(feature = "http")]
 pub use message::{Watch, WatchedBody, error_response};
 pub use model::{DOLLAR, Model, Models, Price};
 pub use output::OutputHistory;
 pub use reader::UsageReader;
 pub use request::{Request, RequestError};
+#[cfg(feature = "axum")]
+pub use service::LlmService;
 pub use usage::Usage;
 
 /// The example of the guide is compiled with the documentation tests.

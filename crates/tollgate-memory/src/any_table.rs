@@ -1,6 +1,7 @@
 //! A table for any algorithm.
 
 use foldhash::fast::RandomState;
+use tollgate_core::algorithm::Rule;
 use tollgate_core::algorithm::calendar_window_counter::CalendarWindowCounter;
 use tollgate_core::algorithm::concurrent_requests::ConcurrentRequests;
 use tollgate_core::algorithm::fixed_window_counter::FixedWindowCounter;
@@ -9,10 +10,9 @@ use tollgate_core::algorithm::penalty::Penalty;
 use tollgate_core::algorithm::sliding_window_counter::SlidingWindowCounter;
 use tollgate_core::algorithm::sliding_window_log::SlidingWindowLog;
 use tollgate_core::algorithm::token_bucket::TokenBucket;
-use tollgate_core::algorithm::{Rule, converted};
 use tollgate_core::{AnyRule, Key, Policy, Timestamp};
 
-use crate::table::Table;
+use crate::table::{Table, Written};
 
 /// Generates the enum of tables and its methods from a single list of variants.
 macro_rules! any_table {
@@ -26,8 +26,14 @@ macro_rules! any_table {
         impl AnyTable {
             pub(crate) fn new(policy: &Policy) -> Self {
                 match policy.rule() {
-                    $(AnyRule::$rule(rule) => Self::$rule(Table::new(rule.clone()))),*
+                    $(AnyRule::$rule(_) => Self::$rule(Table::new(policy.clone()))),*
                 }
+            }
+
+            /// The version of most keys.
+            #[inline(always)]
+            pub(crate) fn main(&self) -> &Policy {
+                with_table!(self, table => table.main())
             }
 
             pub(crate) fn len(&self) -> usize {
@@ -38,12 +44,12 @@ macro_rules! any_table {
                 with_table!(self, table => table.bytes())
             }
 
-            /// Removes a key. Returns its state and the instant of its first receipt.
-            pub(crate) fn take(&mut self, hash: u64, key: &Key) -> Option<(AnyState, Timestamp)> {
+            /// Removes a key, and returns its state.
+            pub(crate) fn take(&mut self, hash: u64, key: &Key) -> Option<Written<AnyState>> {
                 match self {
                     $(Self::$rule(table) => {
-                        let (state, since) = table.take(hash, key)?;
-                        Some((AnyState::$rule(state), since))
+                        let Written { policy, state, since } = table.take(hash, key)?;
+                        Some(Written { policy, state: AnyState::$rule(state), since })
                     })*
                 }
             }
@@ -53,14 +59,13 @@ macro_rules! any_table {
                 with_table!(self, table => table.reset(hash, key, now));
             }
 
-            pub(crate) fn contains(&self, hash: u64, key: &Key) -> bool {
-                with_table!(self, table => table.find(hash, key).is_some())
+            /// Returns the version under which a key's state was written.
+            pub(crate) fn version_of(&self, hash: u64, key: &Key) -> Option<&Policy> {
+                with_table!(self, table => table.version_of(hash, key))
             }
 
             pub(crate) fn is_fresh(&self, hash: u64, key: &Key, now: Timestamp) -> bool {
-                with_table!(self, table => {
-                    table.find(hash, key).is_none_or(|state| table.rule.is_fresh(state, now))
-                })
+                with_table!(self, table => table.is_fresh(hash, key, now))
             }
 
             pub(crate) fn may_forget(&self, hash: u64, key: &Key, now: Timestamp) -> bool {
@@ -83,11 +88,7 @@ macro_rules! any_table {
                 key: &Key,
                 now: Timestamp,
             ) -> Option<R::State> {
-                with_table!(self, table => {
-                    let state = table.find(hash, key)?;
-                    let is_fresh = table.rule.is_fresh(state, now);
-                    (!is_fresh).then(|| converted(rule, &table.rule, state))
-                })
+                with_table!(self, table => table.read_as(rule, hash, key, now))
             }
         }
 

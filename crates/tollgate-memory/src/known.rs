@@ -7,7 +7,7 @@ use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp};
 
 use crate::clock::Clock;
 use crate::inner::Inner;
-use crate::policy_tables::Bucket;
+use crate::policy_tables::TablePlace;
 use crate::shard::Shard;
 
 /// Whether a request is admitted, its decisions, and their time.
@@ -36,12 +36,12 @@ impl<C: Clock> Inner<C> {
         let mut shards = self.lock(located.map(|(_, shard)| shard));
         let now = shards.enter(read, &self.clock);
         let mut decisions = [const { Decision::undecided(0) }; N];
-        let mut buckets = [Bucket::default(); N];
+        let mut places = [TablePlace::default(); N];
         let mut admitted = true;
         let last = N - 1;
         for n in 0..last {
             let tables = &shards.of(n).own;
-            (buckets[n], decisions[n]) = tables.assess(&charges[n], located[n].0, now)?;
+            (places[n], decisions[n]) = tables.assess(&charges[n], located[n].0, now)?;
             admitted &= decisions[n].allows() || !charges[n].enforce;
         }
         if admitted {
@@ -56,7 +56,7 @@ impl<C: Clock> Inner<C> {
         }
         for n in 0..last {
             if decisions[n].allows() && charges[n].cost > Cost::ZERO {
-                shards.of_mut(n).own.charge(buckets[n], charges[n].cost, now);
+                shards.of_mut(n).own.charge(places[n], &charges[n], now);
             }
         }
         Some((admitted, decisions, now))

@@ -26,6 +26,7 @@ mod any_table;
 mod builder;
 mod clock;
 mod decide;
+mod entries;
 mod inner;
 mod known;
 mod policy_tables;

@@ -3,19 +3,20 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
-use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
+use tollgate_core::{Charge, Decision, Key, Policy, Timestamp};
 
 use crate::any_table::{AnyTable, StoredRule, with_table};
-use crate::versions::{Change, KeyVersions, Version, Versions, heap_bytes};
+use crate::table::{Place, Written};
+use crate::versions::{Change, KeyVersions, Versions, heap_bytes};
 
-/// One table per policy, because each algorithm has its own state type. If a policy's quota
-/// changes, each version has a table. A key that is charged under another version while its state
-/// still counts moves to `versions`.
+/// One table per policy, with all the policy's quotas. If its algorithm changes, each algorithm has
+/// a table, because each has its own state type. A key that is charged under another version of the
+/// policy while its state still counts moves to `versions`.
 #[derive(Debug)]
 pub(crate) struct PolicyTables {
     tables: Vec<AnyTable>,
-    /// The hashes of the tables' names and their policies, contiguous for a fast search.
-    policies: Vec<(u64, Policy)>,
+    /// The hashes of the tables' names, contiguous for a fast search.
+    names: Vec<u64>,
     versions: Versions,
     hasher: RandomState,
 }
@@ -30,11 +31,11 @@ pub(crate) struct EntryKey<'a> {
     pub(crate) table: usize,
 }
 
-/// A bucket of a policy's table, valid until the table changes.
+/// A known key's place in a policy's table, valid until the table changes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Bucket {
+pub(crate) struct TablePlace {
     table: usize,
-    bucket: usize,
+    place: Place,
 }
 
 /// Where a key's state is.
@@ -42,9 +43,9 @@ pub(crate) struct Bucket {
 pub(crate) enum StateLocation {
     /// In its policy's table.
     Here,
-    /// In another version's table.
+    /// In a table, under another version.
     Moved {
-        /// That table's index.
+        /// The table's index.
         from: usize,
     },
     /// With a state for each version.
@@ -55,19 +56,26 @@ pub(crate) enum StateLocation {
 
 impl PolicyTables {
     pub(crate) fn new(hasher: RandomState) -> Self {
-        let (tables, policies) = (Vec::new(), Vec::new());
-        Self { tables, policies, versions: Versions::default(), hasher }
+        let (tables, names) = (Vec::new(), Vec::new());
+        Self { tables, names, versions: Versions::default(), hasher }
     }
 
     /// Returns the table for `policy`, if there is one.
     ///
-    /// The search compares name hashes first, so it usually compares only a single policy.
-    /// Comparing addresses is not enough: a reload builds equal policies at new addresses, and each
-    /// layer on a store may have its own copy.
+    /// The search compares name hashes first, so it usually compares only a single name.
     #[inline(always)]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
         let name = policy.name_hash();
-        self.policies.iter().position(|(other, known)| *other == name && is_of(known, policy))
+        let known = |(index, other): (usize, &u64)| *other == name && self.is_of(index, policy);
+        self.names.iter().enumerate().position(known)
+    }
+
+    /// Whether a table has this policy's states.
+    #[inline(always)]
+    fn is_of(&self, table: usize, policy: &Policy) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
+        self.tables[table].main().has_states_like(policy)
     }
 
     /// Returns the table for `policy`, creating it if necessary. A new table replaces an empty
@@ -77,16 +85,16 @@ impl PolicyTables {
             return index;
         }
         let idle = |index: &usize| {
-            let used = |charge: &Charge<'_>| self.policy(*index).shares_state_with(charge.policy);
+            let used = |charge: &Charge<'_>| self.is_of(*index, charge.policy);
             self.tables[*index].len() == 0 && !charges.iter().any(used)
         };
-        let (table, named) = (AnyTable::new(policy), (policy.name_hash(), policy.clone()));
+        let (table, name) = (AnyTable::new(policy), policy.name_hash());
         if let Some(index) = (0..self.tables.len()).find(idle) {
-            (self.tables[index], self.policies[index]) = (table, named);
+            (self.tables[index], self.names[index]) = (table, name);
             return index;
         }
         self.tables.push(table);
-        self.policies.push(named);
+        self.names.push(name);
         self.tables.len() - 1
     }
 
@@ -98,9 +106,8 @@ impl PolicyTables {
         hash: u64,
         now: Timestamp,
     ) -> Option<Decision> {
-        let Charge { policy, key, cost, .. } = *charge;
-        let table = self.known_table(policy)?;
-        with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
+        let table = self.known_table(charge.policy)?;
+        with_table!(&mut self.tables[table], table => table.decide(charge, hash, now))
     }
 
     /// Decides a charge to a known key without making it.
@@ -110,51 +117,48 @@ impl PolicyTables {
         charge: &Charge<'_>,
         hash: u64,
         now: Timestamp,
-    ) -> Option<(Bucket, Decision)> {
-        let Charge { policy, key, cost, .. } = *charge;
-        let table = self.known_table(policy)?;
-        let found = with_table!(&self.tables[table], table => table.assess(hash, key, cost, now));
-        let (bucket, decision) = found?;
-        Some((Bucket { table, bucket }, decision))
+    ) -> Option<(TablePlace, Decision)> {
+        let table = self.known_table(charge.policy)?;
+        let found = with_table!(&self.tables[table], table => table.assess(charge, hash, now));
+        let (place, decision) = found?;
+        Some((TablePlace { table, place }, decision))
     }
 
     /// Makes a charge that was assessed as allowed.
     #[inline(always)]
-    pub(crate) fn charge(&mut self, at: Bucket, cost: Cost, now: Timestamp) {
-        with_table!(&mut self.tables[at.table], table => table.charge(at.bucket, cost, now));
+    pub(crate) fn charge(&mut self, at: TablePlace, charge: &Charge<'_>, now: Timestamp) {
+        with_table!(&mut self.tables[at.table], table => table.charge(at.place, charge, now));
     }
 
-    /// Returns the numbers of the tables for a policy's versions.
-    fn tables_of(&self, policy: &Policy) -> impl Iterator<Item = usize> {
-        let is_version = |(_, (_, known)): &(usize, &(u64, Policy))| known.is_version_of(policy);
-        self.policies.iter().enumerate().filter(is_version).map(|(index, _)| index)
+    /// Returns the tables for a policy's versions.
+    fn tables_of(&self, policy: &Policy) -> impl Iterator<Item = (usize, &AnyTable)> {
+        self.tables.iter().enumerate().filter(|(_, table)| table.main().is_version_of(policy))
     }
 
     /// Where a key's state is.
     pub(crate) fn find(&self, entry_key: EntryKey<'_>) -> StateLocation {
-        let EntryKey { policy, key, hash, table } = entry_key;
-        if self.tables[table].contains(hash, key) {
-            return StateLocation::Here;
-        }
+        let EntryKey { policy, key, hash, .. } = entry_key;
         if self.versions.find(hash, key, policy).is_some() {
             return StateLocation::Versions;
         }
-        let mut versions = self.tables_of(policy);
-        match versions.find(|table| self.tables[*table].contains(hash, key)) {
-            Some(from) => StateLocation::Moved { from },
-            None => StateLocation::New,
+        for (from, table) in self.tables_of(policy) {
+            let Some(version) = table.version_of(hash, key) else { continue };
+            let is_own = version.shares_state_with(policy);
+            return if is_own { StateLocation::Here } else { StateLocation::Moved { from } };
         }
+        StateLocation::New
     }
 
     /// Whether a key has a state under any version of a policy.
     pub(crate) fn knows(&self, policy: &Policy, hash: u64, key: &Key) -> bool {
         self.versions.find(hash, key, policy).is_some()
-            || self.tables_of(policy).any(|table| self.tables[table].contains(hash, key))
+            || self.tables_of(policy).any(|(_, table)| table.version_of(hash, key).is_some())
     }
 
     /// Returns a key's state in its policy's table.
     pub(crate) fn state<R: StoredRule>(&self, entry_key: EntryKey<'_>) -> Option<&R::State> {
-        R::table(&self.tables[entry_key.table])?.find(entry_key.hash, entry_key.key)
+        let EntryKey { policy, key, hash, table } = entry_key;
+        R::table(&self.tables[table])?.find(hash, key, policy)
     }
 
     /// Returns a key's state in its policy's table, mutably.
@@ -163,7 +167,8 @@ impl PolicyTables {
         &mut self,
         entry_key: EntryKey<'_>,
     ) -> Option<&mut R::State> {
-        R::table_mut(&mut self.tables[entry_key.table])?.find_mut(entry_key.hash, entry_key.key)
+        let EntryKey { policy, key, hash, table } = entry_key;
+        R::table_mut(&mut self.tables[table])?.find_mut(hash, key, policy)
     }
 
     /// Returns a key's state under any version of its policy, converted to `rule`.
@@ -178,7 +183,7 @@ impl PolicyTables {
         if let Some(entry) = self.versions.find(hash, key, policy) {
             return Some(entry.read(rule, policy, now));
         }
-        self.tables_of(policy).find_map(|table| self.tables[table].read_as(rule, hash, key, now))
+        self.tables_of(policy).find_map(|(_, table)| table.read_as(rule, hash, key, now))
     }
 
     /// Inserts a key's state into its policy's table. Permits leave another version's table.
@@ -189,14 +194,15 @@ impl PolicyTables {
         state: R::State,
         now: Timestamp,
     ) {
-        let EntryKey { key, hash, table, .. } = entry_key;
+        let EntryKey { policy, key, hash, table } = entry_key;
         let old = match location {
             StateLocation::Moved { from } => self.tables[from].take(hash, key),
             _ => None,
         };
-        let since = old.map_or(now, |(_, since)| since);
+        let since = old.map_or(now, |old| old.since);
         if let Some(table) = R::table_mut(&mut self.tables[table]) {
-            table.insert(hash, key.clone(), (state, since), now, &self.hasher);
+            let written = Written { policy: policy.clone(), state, since };
+            table.insert(hash, key.clone(), written, now, &self.hasher);
         }
     }
 
@@ -211,9 +217,8 @@ impl PolicyTables {
     ) -> Option<u64> {
         let EntryKey { policy, key, hash, .. } = entry_key;
         if let StateLocation::Moved { from } = location
-            && let Some((state, since)) = self.tables[from].take(hash, key)
+            && let Some(old) = self.tables[from].take(hash, key)
         {
-            let old = Version { policy: self.policy(from).clone(), state, since };
             self.versions.insert(hash, key.clone(), old, &self.hasher);
         }
         self.versions.change(hash, key, policy, change, now)
@@ -227,8 +232,8 @@ impl PolicyTables {
     /// Forgets a key's charges under all policies of this name.
     pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         let hash = self.hasher.hash_one(key);
-        for (table, (_, known)) in self.tables.iter_mut().zip(&self.policies) {
-            if known.name() == policy.name() {
+        for table in &mut self.tables {
+            if table.main().name() == policy.name() {
                 table.reset(hash, key, now);
             }
         }
@@ -249,8 +254,8 @@ impl PolicyTables {
     /// Makes receipts for charges up to `now` void, under all versions of a policy.
     pub(crate) fn void(&mut self, entry_key: EntryKey<'_>, now: Timestamp) {
         let EntryKey { policy, key, hash, .. } = entry_key;
-        for (table, (_, known)) in self.tables.iter_mut().zip(&self.policies) {
-            if known.is_version_of(policy) {
+        for table in &mut self.tables {
+            if table.main().is_version_of(policy) {
                 with_table!(table, table => table.void(hash, key, now));
             }
         }
@@ -290,9 +295,9 @@ impl PolicyTables {
         self.versions.shrink(&self.hasher);
     }
 
-    /// Returns a table's policy.
-    pub(crate) fn policy(&self, table: usize) -> &Policy {
-        &self.policies[table].1
+    /// Returns the version under which a key's state in this table was written.
+    pub(crate) fn version_of(&self, table: usize, entry_key: EntryKey<'_>) -> Option<&Policy> {
+        self.tables[table].version_of(entry_key.hash, entry_key.key)
     }
 
     pub(crate) fn keys(&self) -> usize {
@@ -320,21 +325,13 @@ impl PolicyTables {
             StateLocation::Here | StateLocation::Moved { .. } | StateLocation::New => {}
         }
         with_table!(&self.tables[entry_key.table], table => {
-            table.bytes_of_one_more(entry_key.key, reserved)
+            table.bytes_of_one_more(policy, key, reserved)
         })
     }
 
     pub(crate) fn hash(&self, key: &Key) -> u64 {
         self.hasher.hash_one(key)
     }
-}
-
-/// Whether a table for `known` has this policy's states.
-#[inline(always)]
-fn is_of(known: &Policy, policy: &Policy) -> bool {
-    #[cfg(test)]
-    tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
-    known.shares_state_with(policy)
 }
 
 #[cfg(test)]
@@ -373,7 +370,9 @@ mod tests {
         assert_eq!(stored.known_table(&policy(30)), None);
         assert_eq!(COMPARED.get(), 0);
         let other_quota = Policy::token_bucket("p7", Quota::per_minute(11)).unwrap();
-        assert_eq!(stored.known_table(&other_quota), None);
+        assert_eq!(stored.known_table(&other_quota), Some(7));
+        let other_algorithm = Policy::fixed_window_counter("p7", Quota::per_minute(10)).unwrap();
+        assert_eq!(stored.known_table(&other_algorithm), None);
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl Shard {
             _ if seat.shared => None,
             StateLocation::Here => Some(policy),
             StateLocation::Moved { from } if self.own.is_fresh(from, seat.entry_key, now) => None,
-            StateLocation::Moved { from } => Some(self.own.policy(from)),
+            StateLocation::Moved { from } => self.own.version_of(from, seat.entry_key),
             StateLocation::Versions => {
                 self.own.versions(seat.entry_key).map(|entry| entry.debtor(policy, now))
             }

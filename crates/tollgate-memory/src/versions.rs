@@ -9,7 +9,8 @@ use tollgate_core::algorithm::{Rule, converted};
 use tollgate_core::{Charged, Cost, Key, Micros, PenaltyBlock, Policy, Timestamp, with_rule};
 
 use crate::any_table::{AnyState, StoredRule};
-use crate::table::NEXT;
+use crate::entries::NEXT;
+use crate::table::Written;
 
 /// Keys with a state for each version of their quota, which changed while the key had units that
 /// counted: by a reload, a tier, or another build of the service beside this build.
@@ -33,16 +34,10 @@ pub(crate) struct KeyVersions {
     versions: SmallVec<[Version; 2]>,
 }
 
-/// A key's state under a version of its policy.
-#[derive(Debug)]
-pub(crate) struct Version {
-    pub(crate) policy: Policy,
-    pub(crate) state: AnyState,
-    /// Charges before this instant cannot be told apart from others, so they are not refunded. If
-    /// the version started from another one's state, neither are the other versions' charges at this
-    /// instant, because that state may already contain them.
-    pub(crate) since: Timestamp,
-}
+/// A key's state under a version of its policy. Charges before `since` are not refunded. If the
+/// version started from another one's state, neither are the other versions' charges at this
+/// instant, because that state may already contain them.
+type Version = Written<AnyState>;
 
 /// A change to a key's state.
 #[derive(Clone, Copy, Debug)]

@@ -40,6 +40,7 @@ pub struct Limit {
     pub(crate) key: Arc<dyn KeySource>,
     pub(crate) mode: Mode,
     pub(crate) hides_headers: bool,
+    header_name: Option<Arc<str>>,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
     pub(crate) settling: Settling,
@@ -97,6 +98,7 @@ impl Limit {
             key: Arc::new(key),
             mode: Mode::Reject,
             hides_headers: false,
+            header_name: None,
             costs,
             on_missing_key: None,
             settling: Settling::default(),
@@ -164,6 +166,17 @@ impl Limit {
     #[must_use]
     pub const fn hide_headers(mut self) -> Self {
         self.hides_headers = true;
+        self
+    }
+
+    /// Uses this name instead of the policy's in the headers of
+    /// [`x_ratelimit_by_policy`](crate::headers::HeaderOptions::x_ratelimit_by_policy). If limits have the
+    /// same name, for example the token budgets of a key and of its team, the headers describe the
+    /// tightest of them: the denying policy with the longest wait, otherwise the policy with the
+    /// fewest remaining units.
+    #[must_use]
+    pub fn header_name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.header_name = Some(name.into());
         self
     }
 
@@ -311,6 +324,37 @@ impl Limit {
         counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.settling.counts = Some(Arc::new(counts));
+        self
+    }
+
+    /// Forgives what a key has used when `forgives` returns `true` for a response: its tries, or its
+    /// strikes under a [penalty](Self::penalty). For logins, whose owner has proved to be no guesser.
+    ///
+    /// The key should contain what the response proves. If the key is an address alone, a guesser who
+    /// logs in to an account of its own forgives its guesses at others. Requests that still run are
+    /// forgiven, too, so each success admits at most one more quota of them.
+    ///
+    /// ```
+    /// use tollgate::key::{ClientIp, FromExtension};
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account(String);
+    ///
+    /// let account = FromExtension::<Account>::borrowed(|account| Some(&account.0));
+    /// let tries = Policy::sliding_window_log("login", Quota::per_hour(5))?;
+    /// let tries = Limit::new(tries, (account, ClientIp::peer()))
+    ///     .count_only(|response| response.status == 401)
+    ///     .forgive_on(|response| response.status.is_success());
+    /// # let _ = tries;
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn forgive_on(
+        mut self,
+        forgives: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settling.forgives = Some(Arc::new(forgives));
         self
     }
 
@@ -502,6 +546,10 @@ impl Limit {
         cached.unwrap_or_else(|| self.policy_in(tier).clone())
     }
 
+    pub(crate) fn shown_name(&self) -> &str {
+        self.header_name.as_deref().unwrap_or_else(|| self.policy.name())
+    }
+
     /// Whether this is a [shadow policy](Self::shadow).
     pub const fn is_shadow(&self) -> bool {
         matches!(self.mode, Mode::Shadow)
@@ -536,13 +584,13 @@ impl Limit {
 
     /// Returns what the engine needs of this limit, with the quotas of these tiers.
     pub(crate) fn rule(&self, tiers: &[Tier]) -> Rule {
-        let Settling { reserve, counts } = &self.settling;
+        let Settling { reserve, counts, forgives } = &self.settling;
         let reserve = reserve.as_ref().map(Reserve::lapses_after);
         Rule {
             policy: self.policy.clone(),
             in_tiers: tiers.iter().map(|tier| self.policy_in(Some(tier)).clone()).collect(),
             mode: self.mode,
-            corrects: Corrects { counts: counts.is_some(), reserve },
+            corrects: Corrects { counts: counts.is_some(), forgives: forgives.is_some(), reserve },
             headroom_percent: self.headroom_percent,
         }
     }

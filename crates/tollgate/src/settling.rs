@@ -83,7 +83,8 @@ impl Reserve {
     }
 }
 
-/// A response's head, without the body, for [`Limit::count_only`](crate::Limit::count_only).
+/// A response's head, without the body, for [`Limit::count_only`](crate::Limit::count_only) and
+/// [`Limit::forgive_on`](crate::Limit::forgive_on).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
@@ -110,14 +111,16 @@ impl<'a> ResponseHead<'a> {
 pub(crate) struct Settling {
     pub(crate) reserve: Option<Reserve>,
     /// The responses that count; `None` for all.
-    pub(crate) counts: Option<Arc<Counts>>,
+    pub(crate) counts: Option<Arc<OnResponse>>,
+    /// The responses that forgive what the key has used.
+    pub(crate) forgives: Option<Arc<OnResponse>>,
 }
 
-pub(crate) type Counts = dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync;
+pub(crate) type OnResponse = dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync;
 
 impl Settling {
     pub(crate) const fn settles(&self) -> bool {
-        self.reserve.is_some() || self.counts.is_some()
+        self.reserve.is_some() || self.counts.is_some() || self.forgives.is_some()
     }
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tollgate::policy::{Algorithm, Lease, Refill};
 
 use self::side::{Expect, Keys, peer};
-use self::sides::{Bucket, Direct, Global, Governor, Leased, Ready, Tollgate, Two, TwoGovernors};
+use self::sides::{
+    Bucket, Direct, Global, Governor, Leased, Ready, Tenants, Tollgate, Two, TwoGovernors,
+};
 use crate::Failure;
 use crate::report::{self, Table, Target};
 use crate::rounds::{Spread, interleave};
@@ -30,7 +32,7 @@ const SPAN: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 40;
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let tables = [keys()?, hot()?, algorithms::table()?, two()?, bytes::table()?];
+    let tables = [keys()?, hot()?, algorithms::table()?, two()?, tenants()?, bytes::table()?];
     report::write("memory", METHOD, &tables)
 }
 
@@ -161,6 +163,31 @@ fn two() -> Result<Table, Failure> {
         let ns = measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string());
         let cells = [count.to_string()].into_iter().chain(ns).chain([format!("{ratio:.2}")]);
         table.row(cells.chain(Target::AtMost(1.0).cells(ratio)));
+    }
+    Ok(table)
+}
+
+/// Tenants with their own quotas under one policy.
+fn tenants() -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "100 000 keys of one policy with a quota each, one thread",
+        &["one quota", "5 000 quotas", "ratio", "target", "met"],
+    );
+    let keys = Keys::new(100_000);
+    let tenants = |quotas| Tenants::new(Bucket::LASTING.ours(), quotas, 100_000);
+    let (one, many) = (tenants(1)?, tenants(5_000)?);
+    keys.insert(&one);
+    keys.insert(&many);
+    let peers = &mut [
+        peer(&one, &keys, 1, SPAN, Expect::Allowed),
+        peer(&many, &keys, 1, SPAN, Expect::Allowed),
+    ];
+    let measured = interleave(peers, ROUNDS);
+    if let [one, many] = &measured[..] {
+        let ratio = Spread::of_ratios(many, one);
+        let ns = measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string());
+        let cells = ns.chain([format!("{ratio:.2}")]);
+        table.row(cells.chain(Target::AtMost(1.15).cells(ratio)));
     }
     Ok(table)
 }

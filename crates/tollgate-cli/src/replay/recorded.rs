@@ -20,7 +20,7 @@ use tollgate::store::{Micros, StoreError};
 use tollgate_config::plan::{
     ChargePlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, ReservePlan, SettleBy, Statuses,
 };
-use tollgate_engine::{Charges, Limits, actual_cost};
+use tollgate_engine::{Charges, Correction, Ending, Limits};
 use tollgate_gateway::serve::{Met, Planned, Read, Refused, Sent, client_ip};
 use tollgate_llm::{Models, Usage};
 use tollgate_proxy::{Fault, Meaning};
@@ -194,12 +194,14 @@ impl Recorded {
                 return forbid(replay, &request, Reason::AmbiguousKey.status()).map(see);
             }
         };
-        let actual: SmallVec<[_; 4]> = route
+        let corrections: SmallVec<[_; 4]> = route
             .limits
             .charges(api)
-            .filter_map(|(number, limit, charge)| Some((number, actual(limit, charge, record)?)))
+            .filter_map(|(number, limit, charge)| {
+                Some((number, correction(limit, charge, record)?))
+            })
             .collect();
-        let mut request = Recording { limits, charges, actual: &actual, ..request };
+        let mut request = Recording { limits, charges, corrections: &corrections, ..request };
         let answer = replay.request(&mut request)?;
         Ok(see(Decided { answer, refused: None, limits, charges: &request.charges }))
     }
@@ -322,8 +324,12 @@ fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Opti
     settle.cost_of(models?.get(model), &usage)
 }
 
-/// The cost to which a response settles a charge.
-fn actual(limit: &LimitPlan, charge: ChargePlan<'_>, record: &Record<'_>) -> Option<Cost> {
+/// How a response corrects a charge.
+fn correction(
+    limit: &LimitPlan,
+    charge: ChargePlan<'_>,
+    record: &Record<'_>,
+) -> Option<Correction> {
     let policy = charge.any_policy()?;
     let (counts, stated) = match charge {
         ChargePlan::InFlight(_) => return None,
@@ -339,7 +345,8 @@ fn actual(limit: &LimitPlan, charge: ChargePlan<'_>, record: &Record<'_>) -> Opt
             (counts, limit.reserve.as_ref().and_then(|reserve| stated(reserve, record)))
         }
     };
-    actual_cost(policy, Cost::ONE, counts, stated)
+    let forgives = limit.forgives.as_ref().is_some_and(|them| contain(them, record.status));
+    Ending { counts, forgives, stated }.correction(policy, Cost::ONE)
 }
 
 fn stated(reserve: &ReservePlan, record: &Record<'_>) -> Option<Cost> {

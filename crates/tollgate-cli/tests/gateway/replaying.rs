@@ -22,7 +22,7 @@ exempt: [/healthz]
 deny: {addresses: [198.51.100.0/24]}
 allow: {addresses: [192.0.2.0/24]}
 apis:
-- {identifier: login, path: /login, strategy: sliding_window_log, limit: 3, windowSeconds: 864000, costs: {other: 1}, countOnly: {status: 401}}
+- {identifier: login, path: /login, strategy: sliding_window_log, limit: 3, windowSeconds: 864000, costs: {other: 1}, countOnly: {status: 401}, forgiveOn: {status: 2xx}}
 - {identifier: item, path: {expression: regex, value: '^/item/\\d+$'}, method: POST, strategy: sliding_window_log, limit: 12, windowSeconds: 864000}
 ";
 

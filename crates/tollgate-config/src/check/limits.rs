@@ -106,6 +106,14 @@ fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
         let counts: Vec<_> = counts.iter().map(ToString::to_string).collect();
         writeln!(out, "    counts only responses with {}", counts.join(", "))?;
     }
+    if let Some(forgives) = &limit.forgives {
+        let forgives: Vec<_> = forgives.iter().map(ToString::to_string).collect();
+        writeln!(
+            out,
+            "    forgets what the key has used after responses with {}",
+            forgives.join(", ")
+        )?;
+    }
     if let Some(reserve) = &limit.reserve {
         let actual = match reserve.settle {
             SettleBy::Header => "the response header x-tollgate-cost".to_owned(),

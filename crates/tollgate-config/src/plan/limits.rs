@@ -97,6 +97,8 @@ pub struct LimitPlan {
     pub hide_headers: bool,
     /// Which responses count; by default all.
     pub counts: Option<Vec<Statuses>>,
+    /// Which responses forgive what the key has used; by default none.
+    pub forgives: Option<Vec<Statuses>>,
     /// How an estimated charge is corrected.
     pub reserve: Option<ReservePlan>,
     /// How many requests may be in flight, if that is limited. Each tier has the same limit.

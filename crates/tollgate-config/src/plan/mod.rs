@@ -1,6 +1,7 @@
 //! The plan: a checked configuration as plain data.
 
 mod connections;
+pub mod files;
 mod identity;
 mod limits;
 mod matching;
@@ -24,6 +25,7 @@ use tollgate::denial::Members;
 use tollgate::headers::HeaderOptions;
 use tollgate::key::TrustedProxies;
 use tollgate::limit::{OnMissingKey, Paths};
+use tollgate_proxy::path::{PathFault, PathRules, RequestPath, in_all_readings};
 
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{
@@ -48,13 +50,11 @@ pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
 
-pub use crate::tables::{
+pub use crate::file::tables::{
     AccessLogFormat, AccessLogPlan, Admin, CertificateFiles, Expect, FaultAt, Listen, LogFormat,
     LogPlan, Memory, Requests, ResponseHeaders, TargetTlsFiles, Test, TestFile, Timeouts, TlsFiles,
     TracingPlan, Waiting, WindowBound, WorstBound,
 };
-
-use tollgate_proxy::path::{PathFault, PathRules, RequestPath, in_all_readings};
 
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -10,7 +10,7 @@ use tollgate::policy::{Algorithm, OnStoreError, PolicyError};
 use tollgate::store::{Decision, Timestamp};
 use tollgate::{Policy, Quota};
 
-use crate::tables::ResponseHeaders;
+use crate::file::tables::ResponseHeaders;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitsPlan {

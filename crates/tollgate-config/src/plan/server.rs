@@ -4,7 +4,7 @@ use tollgate::Policy;
 use tollgate_proxy::settings::Upstream;
 
 use super::{PathMatch, RouteLimits, Secret};
-use crate::tables::TargetTlsFiles;
+use crate::file::tables::TargetTlsFiles;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Front {

@@ -1,5 +1,5 @@
 use super::redis::{RedisPlan, Topology};
-use crate::tables::Memory;
+use crate::file::tables::Memory;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorePlan {

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use super::rules::{domain, is_rules};
-use crate::place::{Place, Span};
 use crate::plan::RateLimitDomain;
-use crate::problem::{Checked, Problem, Problems, Reported, Severity};
-use crate::tree::{self, Node, Pair, Value};
+use crate::yaml::place::{Place, Span};
+use crate::yaml::problem::{Checked, Problem, Problems, Reported, Severity};
+use crate::yaml::tree::{self, Node, Pair, Value};
 
 /// Whether this is an object of Kubernetes.
 pub(super) fn is_object(root: &Node) -> bool {

@@ -1,8 +1,8 @@
 //! Files with rules in the format of envoyproxy/ratelimit.
 
+mod go_yaml;
 mod kubernetes;
 mod rules;
-mod yaml;
 
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use std::rc::Rc;
 use self::rules::{domain, is_rules};
 use crate::files::{self, FileError};
 use crate::plan::{RateLimitDomain, RateLimitDomains};
-use crate::problem::{Problem, Problems, Report, Severity};
-use crate::source::Source;
-use crate::tree;
+use crate::yaml::problem::{Problem, Problems, Report, Severity};
+use crate::yaml::source::Source;
+use crate::yaml::tree;
 
 /// Whether a text contains such rules, or Kubernetes objects, and not a gateway configuration.
 pub fn is_rate_limits(source: &Source) -> bool {

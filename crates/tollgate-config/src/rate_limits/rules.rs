@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use tollgate::policy::{Algorithm, Refill, Resolution};
 
-use super::yaml;
-use crate::place::Place;
+use super::go_yaml;
+use crate::file::format;
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, Rule, Unit};
-use crate::problem::{Checked, Problems, Reported};
-use crate::tree::Node;
-use crate::typed::{
+use crate::yaml::place::Place;
+use crate::yaml::problem::{Checked, Problems, Reported};
+use crate::yaml::tree::{self, Node};
+use crate::yaml::typed::{
     AnySection, Flag, Input, Item, List, Setting, ValueType as _, Whole, section, texts, words,
 };
-use crate::{format, problem, spec, tree, typed};
 
 /// Whether a document contains such rules.
 pub(super) fn is_rules(root: &Node) -> bool {
@@ -27,7 +27,7 @@ pub(super) fn domain(text: &str, problems: &Rc<Problems>) -> Checked<RateLimitDo
         let cure = "write `domain: …` and `descriptors: […]`";
         return Err(problems.error(Place::START, "the file is empty", cure));
     };
-    let root = yaml::as_go_reads(&root, problems);
+    let root = go_yaml::as_go_reads(&root, problems);
     let root = Domain::read(Input::root(&root, problems))?;
     let name = root.domain.value()?;
     let descriptors = all(root.descriptors.items()?, &name);

@@ -9,7 +9,7 @@ use tollgate_config::tables;
 use crate::support::{expect_beside, root};
 
 const PAGE: &str = "\
-<!-- Generated from crates/tollgate-config/src/tables: `TOLLGATE_BLESS=1 cargo test -p tollgate-config --test config` -->
+<!-- Generated from crates/tollgate-config/src/file/tables: `TOLLGATE_BLESS=1 cargo test -p tollgate-config --test config` -->
 # Configuration reference
 
 This page lists every key of the gateway's file with its default. To write a first file, start with

@@ -6,6 +6,7 @@ mod check;
 
 use alloc::sync::Arc;
 use core::fmt;
+use core::mem;
 use core::time::Duration;
 
 pub use self::check::PolicyError;
@@ -368,6 +369,14 @@ impl Policy {
     #[inline(never)]
     fn is_equivalent(&self, other: &Self) -> bool {
         self.rule() == other.rule() && self.name() == other.name()
+    }
+
+    /// Returns whether both policies' states have the same type: they have the same name, and the same
+    /// algorithm with any numbers.
+    #[inline(always)]
+    pub fn has_states_like(&self, other: &Self) -> bool {
+        let same = || mem::discriminant(self.rule()) == mem::discriminant(other.rule());
+        self.is_same(other) || (same() && self.name() == other.name())
     }
 
     /// Returns whether a charge under one policy also counts under the other: they have the same

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tollgate_core::{
     Algorithm, LeakyMode, Micros, OnStoreError, Policy, Quota, Refill, Resolution, Strikes,
 };
-use tollgate_engine::{Corrects, Limit, Mode};
+use tollgate_engine::{Limit, Mode};
 
 /// A limit, and the requests that it applies to.
 #[derive(Clone)]
@@ -25,7 +25,8 @@ pub(crate) struct Rule {
 }
 
 /// A request: `ar*3~2=5!<9` is of client `a`, has the tag `r`, costs 3 units, runs for 2 seconds,
-/// states the actual cost 5, does not count, and waits for at most 9 seconds.
+/// states the actual cost 5, does not count, and waits for at most 9 seconds. `a+` ends with an outcome
+/// that forgives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) client: String,
@@ -34,6 +35,7 @@ pub(crate) struct Sent {
     pub(crate) runs: Micros,
     pub(crate) stated: Option<u64>,
     pub(crate) counts: bool,
+    pub(crate) forgives: bool,
     pub(crate) patience: Option<Micros>,
 }
 
@@ -88,7 +90,8 @@ fn rule(text: &str) -> Rule {
             "shadow" => limit.mode = Mode::Shadow,
             "open" => fails(limit, OnStoreError::Open),
             "closed" => fails(limit, OnStoreError::Closed),
-            "counts" => limit.corrects = Corrects { counts: true, ..limit.corrects },
+            "counts" => limit.corrects.counts = true,
+            "forgives" => limit.corrects.forgives = true,
             "lapse" => limit.corrects.reserve = Some(seconds(value())),
             "global" => rule.is_global = true,
             "flat" => rule.is_flat = true,
@@ -144,11 +147,11 @@ pub(crate) fn event(text: &str, rules: &[Rule]) -> Event {
 }
 
 fn sent(text: &str) -> Sent {
-    let (head, _) = text.split_at(text.find(['*', '~', '=', '!', '<']).unwrap_or(text.len()));
+    let (head, _) = text.split_at(text.find(['*', '~', '=', '!', '+', '<']).unwrap_or(text.len()));
     let (client, tags) = head.split_at(1);
     let value = |sign: char| {
         let value = text.split_once(sign)?.1;
-        Some(&value[..value.find(['*', '~', '=', '!', '<']).unwrap_or(value.len())])
+        Some(&value[..value.find(['*', '~', '=', '!', '+', '<']).unwrap_or(value.len())])
     };
     Sent {
         client: client.to_owned(),
@@ -157,6 +160,7 @@ fn sent(text: &str) -> Sent {
         runs: value('~').map_or(Micros::ZERO, seconds),
         stated: value('=').map(|cost| cost.parse().unwrap()),
         counts: !text.contains('!'),
+        forgives: text.contains('+'),
         patience: value('<').map(seconds),
     }
 }

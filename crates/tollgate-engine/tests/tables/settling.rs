@@ -18,6 +18,23 @@ callers that leave count: p log 5/60 counts
     0: a~5! 1: -1 9: ?p => gone p=4
 failures are strikes, and block from the next request on: p failures 2/60 counts
     0: a a! a a => 0 0 0 deny(+60)
+outcomes that forgive leave a full quota: p log 5/60 forgives
+    0: a a a 1: a+ ?p => 0 0 0 1 p=5
+    0: a a a a a 1: a => 0 0 0 0 0 deny(+59)
+tries in flight are forgiven, too, and cannot be refunded: p log 5/60 counts forgives
+    0: a~9! a~9! a a+ ?p 10: ?p => 0 0 0 0 p=5 p=5
+    0: a~9! a a+ a a 10: ?p => 0 0 0 0 0 p=3
+only the limit that forgives does, and only this key: p log 5/60 forgives, all log 9/60 global
+    0: a b a+ ?p ?all b b b b b => 0 0 0 p=5 all=6 0 0 0 0 deny(p+60)
+a request that is denied forgives nothing: p log 2/60 forgives
+    0: a a a+ ?p => 0 0 deny(+60) p=0
+a forgiveness ends strikes and the growth of blocks: p failures 3/60 counts forgives
+    0: a a a!+ a a a => 0 0 0 0 0 0
+    0: a a~5!+ a a 1: a 6: a => 0 0 0 0 deny(+59) 6
+a forgiveness is no refund of a later charge: p bucket 2/60 forgives
+    0: a a~5+ 6: ?p a a a => 0 0 p=2 6 6 deny(+30)
+a stated cost does not prevent a forgiveness: p log 9/60 lapse 300 forgives
+    0: a*3 a*2=4+ ?p => 0 0 p=9
 denials are strikes: p log 1/5, blocked denials 2/60
     0: a a a 30: a b => 0 deny(p+5) deny(p+5,blocked+60) deny(blocked+30) 30
 ",

@@ -7,8 +7,8 @@ use tollgate_core::{
     Timestamp, Verdict,
 };
 use tollgate_engine::{
-    AppliedLimit, Asking, Charges, Conclusion, Limits, OpenCharges, Question, Queue, Refunds,
-    Rejection, Request, Sleeping, Step, SubjectKind, actual_cost,
+    AppliedLimit, Asking, Charges, Conclusion, Ending, Limits, OpenCharges, Question, Queue,
+    Refunds, Rejection, Request, Sleeping, Step, SubjectKind,
 };
 use tollgate_memory::{Clock as _, ManualClock, MemoryStore};
 
@@ -319,21 +319,25 @@ impl World {
             self.settle(permit, Cost::ZERO);
         }
         let Some(mut open) = OpenCharges::new(&self.limits, receipts) else { return };
-        let Sent { counts, stated, .. } = self.flights[number].sent;
+        let Sent { counts, forgives, stated, .. } = self.flights[number].sent;
         let age = self.clock.now().since(charges.decided_at());
         let mut settled = Vec::new();
         for applied in charges.iter() {
             let limit = self.limits.of(applied);
-            let counts = limit.corrects.counts.then_some(counts);
-            let stated = limit.corrects.reserve.and(stated).map(Cost::new);
-            let actual = |cost| actual_cost(&limit.policy, cost, counts, stated);
+            let ending = Ending {
+                counts: limit.corrects.counts.then_some(counts),
+                forgives: limit.corrects.forgives && forgives,
+                stated: limit.corrects.reserve.and(stated).map(Cost::new),
+            };
             settled.extend(open.settle(age, |charge| {
                 let is_meant = charge.is_of(limit.policy.name());
-                is_meant.then(|| actual(charge.receipt().charged.cost)).flatten()
+                let Receipt { policy, charged, .. } = charge.receipt();
+                is_meant.then(|| ending.correction(policy, charged.cost)).flatten()
             }));
         }
-        for (receipt, actual) in settled {
-            self.settle(&receipt, actual);
+        for (receipt, correction) in settled {
+            let done = correction.apply(&self.store, &receipt).now();
+            assert!(done.is_ok_and(|done| done.is_ok()));
             let again =
                 open.settle(age, |it| it.is_of(receipt.policy.name()).then_some(Cost::ZERO));
             assert!(again.is_empty(), "the first settlement counts");

@@ -5,6 +5,8 @@ mod apis;
 mod budget;
 mod chunks;
 mod history;
+#[cfg(feature = "axum")]
+mod levels;
 mod names;
 mod prices;
 mod requests;

@@ -177,6 +177,7 @@ struct State {
 enum Call {
     Decide(Box<[OwnedCharge]>),
     Settle(Box<Receipt>, Cost),
+    Reset(Policy, Key),
 }
 
 impl Reachable {
@@ -207,6 +208,7 @@ impl Reachable {
                         let _ = copy.decide(&charges).now();
                     }
                     Call::Settle(receipt, actual) => drop(copy.settle(receipt, *actual).now()),
+                    Call::Reset(policy, key) => drop(copy.reset(policy, key).now()),
                 }
             }
             state.clock.set(now);
@@ -252,7 +254,10 @@ impl Store for Reachable {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
-        self.0.store.read().reset(policy, key)
+        match self.reach(|| Call::Reset(policy.clone(), key.clone())) {
+            Ok(store) => store.reset(policy, key),
+            Err(error) => Reply::ready(Err(error)),
+        }
     }
 
     fn block(

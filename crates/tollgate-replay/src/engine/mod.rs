@@ -20,7 +20,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{Cost, Micros, PolicyError, Receipt, ReceiptId, Store, StoreError, Timestamp};
-use tollgate_engine::{self as engine, Charges, Conclusion, Limits, Rejection, Sleeping, Step};
+use tollgate_engine::{
+    self as engine, Charges, Conclusion, Correction, Limits, Rejection, Sleeping, Step,
+};
 
 use self::fleet::Replicas;
 pub use self::fleet::{Fault, Fleet};
@@ -132,7 +134,7 @@ enum What {
     End {
         /// The number of the process that charged it.
         replica: usize,
-        charges: Box<[(Receipt, Cost)]>,
+        charges: Box<[(Receipt, Correction)]>,
     },
     /// A waiting request retries.
     Wake,
@@ -384,8 +386,8 @@ impl Replay {
     fn happen(&mut self, event: Event) -> Result<(), StoreError> {
         match event.what {
             What::End { replica, charges } => {
-                for (receipt, actual) in &*charges {
-                    match self.replicas.get(replica).store.settle(receipt, *actual).now() {
+                for (receipt, correction) in &*charges {
+                    match correction.apply(&self.replicas.get(replica).store, receipt).now() {
                         Ok(Ok(settled)) => self.tallies.settle(receipt, settled),
                         Ok(Err(error)) if !error.is_outage() => return Err(error),
                         // In an outage, the charge remains. Stores in memory reply immediately.
@@ -400,9 +402,9 @@ impl Replay {
 
     /// Plans the corrections at the end of a request's response.
     fn hold(&mut self, number: u64, request: &Request<'_>, delay: Micros) {
-        let Request { replica, limits, charges, actual, duration, .. } = request;
+        let Request { replica, limits, charges, corrections, duration, .. } = request;
         let is_permit = charges.iter().any(|applied| limits.of(applied).policy.is_concurrency());
-        if actual.is_empty() && !is_permit {
+        if corrections.is_empty() && !is_permit {
             return;
         }
         // By the store's clock, which may differ from the processes' clock.
@@ -414,16 +416,16 @@ impl Replay {
         };
         let mut open = Vec::new();
         for receipt in charges.receipts(limits, next_id) {
-            let cost = if receipt.policy.is_concurrency() {
-                Some(Cost::ZERO)
+            let correction = if receipt.policy.is_concurrency() {
+                Some(Cost::ZERO.into())
             } else {
-                let is_meant = |(limit, _): &&(u8, Cost)| {
+                let is_meant = |(limit, _): &&(u8, Correction)| {
                     let limit = limits.iter().nth(usize::from(*limit));
                     limit.is_some_and(|it| it.policy.name() == receipt.policy.name())
                 };
-                actual.iter().find(is_meant).map(|(_, cost)| *cost)
+                corrections.iter().find(is_meant).map(|(_, correction)| *correction)
             };
-            open.extend(cost.map(|cost| (receipt, cost)));
+            open.extend(correction.map(|correction| (receipt, correction)));
         }
         if open.is_empty() {
             return;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::{Cost, Key, Micros, Timestamp};
-use tollgate_engine::{Charges, Limits};
+use tollgate_core::{Key, Micros, Timestamp};
+use tollgate_engine::{Charges, Correction, Limits};
 
 /// A recorded request and the limits that apply to it.
 #[derive(Clone, Debug)]
@@ -21,8 +21,8 @@ pub struct Request<'a> {
     pub limits: &'a Arc<Limits>,
     /// The charges, which are made together or not at all.
     pub charges: Charges,
-    /// The actual costs, for limits whose charges the response settles.
-    pub actual: &'a [(u8, Cost)],
+    /// The corrections, for limits whose charges the response corrects.
+    pub corrections: &'a [(u8, Correction)],
     /// How long the response took, or zero if unknown.
     pub duration: Micros,
 }
@@ -31,8 +31,8 @@ impl<'a> Request<'a> {
     /// Creates a request without a client, a route or a duration.
     #[must_use]
     pub const fn new(at: Timestamp, limits: &'a Arc<Limits>, charges: Charges) -> Self {
-        let (client, route, actual, duration) = (None, "", &[], Micros::ZERO);
-        Self { at, client, route, replica: 0, limits, charges, actual, duration }
+        let (client, route, corrections, duration) = (None, "", &[], Micros::ZERO);
+        Self { at, client, route, replica: 0, limits, charges, corrections, duration }
     }
 
     /// Sets the client.
@@ -56,10 +56,10 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Settles the charges of these limits, by number, to their actual costs.
+    /// Corrects the charges of these limits, by number.
     #[must_use]
-    pub const fn settling(mut self, actual: &'a [(u8, Cost)]) -> Self {
-        self.actual = actual;
+    pub const fn correcting(mut self, corrections: &'a [(u8, Correction)]) -> Self {
+        self.corrections = corrections;
         self
     }
 }

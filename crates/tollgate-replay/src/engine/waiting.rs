@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use parking_lot::Mutex;
-use tollgate_core::{Cost, Key, Micros, Timestamp};
-use tollgate_engine::{self as engine, Limits};
+use tollgate_core::{Key, Micros, Timestamp};
+use tollgate_engine::{self as engine, Correction, Limits};
 
 use super::request::{Client, Request};
 
@@ -17,7 +17,7 @@ pub(super) struct Waiter {
     pub(super) limits: Arc<Limits>,
     client: Option<(Key, Box<str>)>,
     route: Box<str>,
-    actual: Box<[(u8, Cost)]>,
+    corrections: Box<[(u8, Correction)]>,
     duration: Micros,
     pub(super) since: Timestamp,
 }
@@ -31,7 +31,7 @@ impl Waiter {
             limits: Arc::clone(recorded.limits),
             client: recorded.client.map(client),
             route: recorded.route.into(),
-            actual: recorded.actual.into(),
+            corrections: recorded.corrections.into(),
             duration: recorded.duration,
             since,
         }
@@ -48,7 +48,7 @@ impl Waiter {
             replica: self.replica,
             limits: &self.limits,
             charges,
-            actual: &self.actual,
+            corrections: &self.corrections,
             duration: self.duration,
         }
     }

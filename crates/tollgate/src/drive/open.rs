@@ -6,7 +6,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{AnyStore, Cost, Micros, Receipt};
-use tollgate_engine::{Limits, OpenCharge, OpenCharges};
+use tollgate_engine::{Correction, Limits, OpenCharge, OpenCharges};
 
 use super::receipts::settle;
 
@@ -31,10 +31,11 @@ impl Open {
         Some(Arc::new(Self { store: store.clone(), made, charges }))
     }
 
-    /// Settles each open charge for which `actual` returns a cost, without waiting for the store.
-    pub(crate) fn settle(&self, actual: impl Fn(&OpenCharge) -> Option<Cost>) {
-        for (receipt, actual) in self.take(actual) {
-            settle(&self.store, receipt, actual, None);
+    /// Corrects each open charge for which `correct` returns a correction, without waiting for the
+    /// store.
+    pub(crate) fn settle<C: Into<Correction>>(&self, correct: impl Fn(&OpenCharge) -> Option<C>) {
+        for (receipt, correction) in self.take(correct) {
+            settle(&self.store, receipt, correction, None);
         }
     }
 
@@ -43,20 +44,20 @@ impl Open {
         self.charges().has_lapsed(self.age(), actual)
     }
 
-    /// Marks each open charge for which `actual` returns a cost, so that it is settled only once.
-    /// Returns what to settle in the store.
-    pub(crate) fn take(
+    /// Marks each open charge for which `correct` returns a correction, so that it is corrected only
+    /// once. Returns what to correct in the store.
+    pub(crate) fn take<C: Into<Correction>>(
         &self,
-        actual: impl Fn(&OpenCharge) -> Option<Cost>,
-    ) -> SmallVec<[(Receipt, Cost); 1]> {
+        correct: impl Fn(&OpenCharge) -> Option<C>,
+    ) -> SmallVec<[(Receipt, Correction); 1]> {
         // The lock is released before the store is called.
-        self.charges().settle(self.age(), actual)
+        self.charges().settle(self.age(), correct)
     }
 
     /// Returns the receipts of estimates that are not settled yet.
     pub(crate) fn receipts(&self) -> Vec<Receipt> {
         let charges = self.charges();
-        let open = charges.iter().filter(|it| it.is_estimate() && it.actual().is_none());
+        let open = charges.iter().filter(|it| it.is_estimate() && it.correction().is_none());
         open.map(|charge| charge.receipt().clone()).collect()
     }
 

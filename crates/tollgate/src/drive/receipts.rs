@@ -8,20 +8,22 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
-use tollgate_core::{Cost, Receipt, ReceiptId, Reply, Store, Timestamp};
+use tollgate_core::{Receipt, ReceiptId, Reply, Store, Timestamp};
+use tollgate_engine::Correction;
 
-/// Settles a charge without waiting for the store. `runtime` is for callers outside of a runtime.
+/// Corrects a charge without waiting for the store. `runtime` is for callers outside of a runtime.
 ///
 /// After a failure, only permits are settled again: their receipts count only once, and the permit
 /// is missing until then.
 pub(crate) fn settle<St: Store>(
     store: &St,
     receipt: Receipt,
-    actual: Cost,
+    correction: impl Into<Correction>,
     runtime: Option<&Handle>,
 ) {
+    let correction = correction.into();
     let is_permit = receipt.policy.is_concurrency();
-    let reply = match store.settle(&receipt, actual).now() {
+    let reply = match correction.apply(store, &receipt).now() {
         Ok(Ok(_)) => return,
         Ok(Err(error)) if !is_permit => return report(&error, false),
         Ok(error) => Reply::ready(error),
@@ -38,7 +40,7 @@ pub(crate) fn settle<St: Store>(
                 break;
             }
             sleep(pause).await;
-            last = store.settle(&receipt, actual).await;
+            last = correction.apply(&store, &receipt).await;
         }
         if let Err(error) = last {
             report(&error, is_permit);

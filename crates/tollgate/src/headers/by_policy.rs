@@ -19,7 +19,7 @@ pub fn names_of(policy: &str) -> Option<[HeaderName; 3]> {
 }
 
 /// `x-ratelimit-limit-NAME`, `-remaining-NAME` and `-reset-NAME`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Names {
     limit: HeaderName,
     remaining: HeaderName,

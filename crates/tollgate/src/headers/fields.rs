@@ -41,9 +41,12 @@ impl PolicyFields {
         Self::with_values(policy, interned)
     }
 
-    /// The header values of a client's own policy. Responses share them, and they are freed with it.
-    pub(crate) fn of_client(policy: &Policy) -> Self {
-        Self::with_values(policy, |text| HeaderValue::from_bytes(text).ok())
+    /// The header values of a client's own policy, in place of this policy. Responses share them, and
+    /// they are freed with it.
+    pub(crate) fn of_client(&self, policy: &Policy) -> Self {
+        let own = Self::with_values(policy, |text| HeaderValue::from_bytes(text).ok());
+        let (names, is_soft) = (self.names.clone(), self.is_soft);
+        Self { names, is_soft, ..own.hidden(self.is_hidden()) }
     }
 
     fn with_values(policy: &Policy, value: fn(&[u8]) -> Option<HeaderValue>) -> Self {
@@ -74,6 +77,11 @@ impl PolicyFields {
             terms,
             is_soft: false,
         }
+    }
+
+    /// Uses the headers of this name with `x_ratelimit_by_policy`.
+    pub(crate) fn named(self, name: &str) -> Self {
+        if name == self.policy.name() { self } else { Self { names: Names::of(name), ..self } }
     }
 
     /// Omits the policy from all headers except `Retry-After`.

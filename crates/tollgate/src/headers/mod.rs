@@ -145,7 +145,8 @@ impl HeaderOptions {
     /// Here `tokens` is the policy's name. Characters that a header name cannot contain become `-`.
     /// Names that then differ only by case would share their headers, so such a layer does not
     /// build. The reset is the time until the quota is full again.
-    /// [`Limit::hide_headers`](crate::Limit::hide_headers) omits a policy.
+    /// [`Limit::hide_headers`](crate::Limit::hide_headers) omits a policy, and
+    /// [`Limit::header_name`](crate::Limit::header_name) lets several policies share headers.
     #[must_use]
     pub const fn x_ratelimit_by_policy(mut self) -> Self {
         self.x_ratelimit = SendOn::ByPolicy;
@@ -183,12 +184,14 @@ impl HeaderOptions {
             return;
         }
         if self.x_ratelimit == SendOn::ByPolicy {
-            for (fields, decision, _) in shown {
-                if let Some(names) = fields.names() {
-                    let (limit, reset_after) =
-                        (fields.limit(decision), fields.reset_after(decision));
-                    names.write(headers, limit, decision.remaining, reset_after);
+            for policy @ (fields, decision, _) in shown.clone() {
+                let Some(names) = fields.names() else { continue };
+                let mut same = shown.clone().filter(|other| other.0.names() == Some(names));
+                if same.any(|other| has_less(other, policy)) {
+                    continue;
                 }
+                let (limit, reset_after) = (fields.limit(decision), fields.reset_after(decision));
+                names.write(headers, limit, decision.remaining, reset_after);
             }
             return;
         }
@@ -239,6 +242,11 @@ pub(crate) fn is_tighter(a: ShownPolicy<'_>, b: ShownPolicy<'_>) -> bool {
         std::cmp::Ordering::Equal => product(a, b) < product(b, a),
         order => order.is_gt(),
     }
+}
+
+/// Like [`is_tighter`], for policies that count the same units.
+fn has_less(a: ShownPolicy<'_>, b: ShownPolicy<'_>) -> bool {
+    (wait(b), a.1.remaining) < (wait(a), b.1.remaining)
 }
 
 fn wait((fields, decision, _): ShownPolicy<'_>) -> Option<Micros> {

@@ -282,6 +282,32 @@ fn headers_by_policy_include_its_name() {
 }
 
 #[test]
+fn shared_headers_describe_the_tightest_policy() {
+    let [key, team] = [("tokens", 100), ("tokens/team", 1_000)]
+        .map(|(name, limit)| Policy::token_bucket(name, Quota::per_hour(limit)).unwrap());
+    let fields = [PolicyFields::new(&key), PolicyFields::new(&team).named("tokens")];
+    let allowed = |policy, remaining| decision(policy, ALLOW, remaining, 1_000_000);
+    for (of_key, of_team, expected) in [
+        // The key has the larger share of its limit left, but fewer units.
+        (allowed(&key, 50), allowed(&team, 60), ["100", "50"]),
+        (allowed(&key, 50), allowed(&team, 40), ["1000", "40"]),
+        (allowed(&key, 50), decision(&team, deny(1), 60, 1), ["1000", "60"]),
+        (decision(&key, deny(2), 9, 1), decision(&team, deny(1), 8, 1), ["100", "9"]),
+    ] {
+        let decisions = [of_key, of_team];
+        for order in [[0, 1], [1, 0]] {
+            let mut headers = HeaderMap::new();
+            let shown = order.iter().map(|it| (&fields[*it], &decisions[*it], Cost::ONE));
+            let options = HeaderOptions::default().ratelimit(false).x_ratelimit_by_policy();
+            options.write(&mut headers, NOW, false, shown);
+            let shown = ["limit", "remaining"]
+                .map(|it| headers[format!("x-ratelimit-{it}-tokens")].to_str().unwrap());
+            assert_eq!((shown, headers.len()), (expected, 3));
+        }
+    }
+}
+
+#[test]
 fn hidden_policy_has_no_headers() {
     let policy = |name: &str| Policy::token_bucket(name, Quota::per_minute(60)).unwrap();
     let [shown, hidden] = ["shown", "hidden"].map(policy);

@@ -162,10 +162,8 @@ impl ApiKeys {
     pub fn from_sha256_hex<K: AsRef<str>>(
         digests: impl IntoIterator<Item = K>,
     ) -> Result<Self, ApiKeysError> {
-        let digests = digests.into_iter().enumerate().map(|(index, digest)| {
-            let bytes = unhex(digest.as_ref()).and_then(|bytes| bytes.try_into().ok());
-            bytes.ok_or(ApiKeysError { position: index + 1 })
-        });
+        let digests = digests.into_iter().enumerate();
+        let digests = digests.map(|(index, digest)| digest_of_hex(index, digest.as_ref()));
         Ok(Self(Arc::new(digests.collect::<Result<_, _>>()?)))
     }
 
@@ -185,6 +183,11 @@ impl ApiKeys {
     pub(crate) fn contains_digest(&self, digest: &[u8; 32]) -> bool {
         self.0.contains(digest)
     }
+}
+
+pub(super) fn digest_of_hex(index: usize, digest: &str) -> Result<[u8; 32], ApiKeysError> {
+    let bytes = unhex(digest).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or(ApiKeysError { position: index + 1 })
 }
 
 impl fmt::Debug for ApiKeys {

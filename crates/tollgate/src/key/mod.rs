@@ -10,6 +10,7 @@
 //! | [`Global`] | all clients together | no |
 //! | [`ClientIp`] | the address, IPv6 by /64 | no, if `behind` lists exactly the proxies |
 //! | [`ApiKey`] | a key that a verifier accepts | no, unless `trust_unverified` |
+//! | [`UnverifiedApiKey::by_group`] | the group of a listed key, for example its team | no |
 //! | `JwtUser` (feature `jwt`) | issuer and subject in a verified token | no |
 //! | [`FromExtension`] | a value from an outer layer | depends on the layer |
 //! | [`MatchedRoute`] | the pattern of the route | no |
@@ -32,6 +33,7 @@
 //! ```
 
 mod api_key;
+mod api_key_groups;
 mod chain;
 mod credentials;
 mod encode;
@@ -53,6 +55,7 @@ pub use tollgate_core::Key;
 pub use crate::head::RequestHead;
 
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
+pub use api_key_groups::ApiKeyGroups;
 pub use chain::{Chain, chain};
 pub use extension::FromExtension;
 pub use format::{SubjectFormat, SubjectFormatter};

@@ -69,13 +69,15 @@ pub(crate) fn check_limits(limits: &mut [Limit], store: &impl Store) -> Result<(
     check_local(limits, store)
 }
 
-/// Two policies with the same header names would overwrite each other's numbers.
+/// Two policies with the same header names would overwrite each other's numbers, unless they share
+/// the name on purpose.
 fn check_header_names(limits: &[Limit]) -> Result<(), LayerError> {
     let mut shown: Vec<&str> = Vec::new();
     for limit in limits.iter().filter(|limit| !limit.is_shadow() && !limit.hides_headers) {
-        let name = limit.policy.name();
+        let name = limit.shown_name();
         let own = headers::names_of(name);
-        if let Some(other) = shown.iter().find(|other| headers::names_of(other) == own) {
+        let clashes = |other: &&&str| **other != name && headers::names_of(other) == own;
+        if let Some(other) = shown.iter().find(clashes) {
             return Err(LayerError::SameHeaders((*other).to_owned(), name.to_owned()));
         }
         shown.push(name);

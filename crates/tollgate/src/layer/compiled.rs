@@ -24,17 +24,18 @@ pub(super) struct CompiledLimit {
 
 impl CompiledLimit {
     pub(super) fn new(limit: Limit, tiers: Option<&Tiers>, costs: &Costs) -> Self {
-        let (hides_headers, is_soft) = (limit.hides_headers, limit.is_soft());
-        let fields =
-            move |fields: PolicyFields| fields.hidden(hides_headers).soft(is_soft);
-        let quotas = OwnQuotas::new(&limit, names_of(tiers), move |policy| {
-            Box::new(fields(PolicyFields::of_client(policy)))
-        });
-        let quotas = quotas.map(Box::new);
-        let fields = |policy| fields(PolicyFields::new(policy));
+        let fields = |policy| {
+            let fields = PolicyFields::new(policy).named(limit.shown_name());
+            fields.hidden(limit.hides_headers).soft(limit.is_soft())
+        };
         let in_tier = |tier: &Tier| fields(limit.policy_in(Some(tier)));
         let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
         let base = fields(&limit.policy);
+        let of_limit = base.clone();
+        let quotas = OwnQuotas::new(&limit, names_of(tiers), move |policy| {
+            Box::new(of_limit.of_client(policy))
+        });
+        let quotas = quotas.map(Box::new);
         let costs = limit.costs.as_ref().unwrap_or(costs).clone();
         let uniform_cost = costs.uniform_cost();
         let in_tiers = in_tiers.unwrap_or_default();

@@ -2,14 +2,14 @@
 
 use http::Response;
 use tollgate_core::{Cost, Decision, Micros, Receipt};
-use tollgate_engine::{AppliedLimit, Charges, actual_cost};
+use tollgate_engine::{AppliedLimit, Charges, Correction, Ending};
 
 use super::state::Http;
 use crate::ResponseHead;
 use crate::drive::Open;
 use crate::headers::PolicyFields;
 
-/// Settles the open charges that a response determines, and corrects the numbers for its headers.
+/// Corrects the open charges that a response determines, and corrects the numbers for its headers.
 pub(super) fn by_response<B>(
     http: &Http,
     open: &Open,
@@ -19,24 +19,34 @@ pub(super) fn by_response<B>(
     let head = ResponseHead::of(response);
     for applied in charges.iter() {
         let (limit, settling) = (http.limit(applied), &http.limit(applied).settling);
-        let counts = settling.counts.as_ref().map(|counts| counts(&head));
-        let stated = settling.reserve.as_ref().and_then(|reserve| reserve.stated(head.headers));
+        let ending = Ending {
+            counts: settling.counts.as_ref().map(|counts| counts(&head)),
+            forgives: settling.forgives.as_ref().is_some_and(|forgives| forgives(&head)),
+            stated: settling.reserve.as_ref().and_then(|reserve| reserve.stated(head.headers)),
+        };
         open.settle(|charge| {
             let Receipt { policy, charged, .. } = charge.receipt();
             let is_meant = charge.is_of(limit.policy.name());
-            is_meant.then(|| actual_cost(policy, charged.cost, counts, stated)).flatten()
+            is_meant.then(|| ending.correction(policy, charged.cost)).flatten()
         });
     }
     let elapsed = open.age();
     for charge in open.charges().iter() {
         let is_meant =
             |applied: &&mut AppliedLimit| charge.is_of(http.limit(applied).policy.name());
-        if let (Some(actual), Some(applied)) = (charge.actual(), charges.iter_mut().find(is_meant))
-        {
-            let estimate = charge.receipt().charged.cost;
-            let fields = http.fields(applied);
-            let corrected = corrected(applied, fields, estimate, actual, elapsed);
-            (applied.decision, applied.cost) = corrected;
+        let Some(applied) = charges.iter_mut().find(is_meant) else { continue };
+        match charge.correction() {
+            Some(Correction::Actual(actual)) => {
+                let estimate = charge.receipt().charged.cost;
+                let fields = http.fields(applied);
+                let corrected = corrected(applied, fields, estimate, actual, elapsed);
+                (applied.decision, applied.cost) = corrected;
+            }
+            Some(Correction::Forgive) => {
+                applied.decision.remaining = applied.decision.limit;
+                applied.decision.reset_after = Micros::ZERO;
+            }
+            None => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Policy, Receipt, Settlement, Store};
-use tollgate_engine::OpenCharge;
+use tollgate_engine::{Correction, OpenCharge};
 
 use super::call::Acquire;
 use super::error::SettleError;
@@ -112,9 +112,9 @@ impl<St: Store> Permit<St> {
         let mut result = if has_lapsed { Err(SettleError::Lapsed) } else { Ok(()) };
         let store = &self.state().store;
         let mut unsent = Unsent { store, left: open.take(actual) };
-        while let Some((receipt, actual)) = unsent.left.last().cloned() {
+        while let Some((receipt, correction)) = unsent.left.last().cloned() {
             // Even if a charge cannot be corrected, correct the others.
-            match store.settle(&receipt, actual).await {
+            match correction.apply(store, &receipt).await {
                 Ok(Settlement::Lapsed) => result = Err(SettleError::Lapsed),
                 Ok(_) => {}
                 Err(error) => result = Err(SettleError::Store(error)),
@@ -136,13 +136,13 @@ impl<St: Store> Permit<St> {
 /// once.
 struct Unsent<'a, St: Store> {
     store: &'a St,
-    left: SmallVec<[(Receipt, Cost); 1]>,
+    left: SmallVec<[(Receipt, Correction); 1]>,
 }
 
 impl<St: Store> Drop for Unsent<'_, St> {
     fn drop(&mut self) {
-        for (receipt, actual) in self.left.drain(..) {
-            drive::settle(self.store, receipt, actual, None);
+        for (receipt, correction) in self.left.drain(..) {
+            drive::settle(self.store, receipt, correction, None);
         }
     }
 }

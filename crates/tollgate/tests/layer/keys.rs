@@ -91,6 +91,11 @@ fn headers_by_policy_need_distinct_names() {
         assert_eq!(error([named(one), named(other)], HeaderOptions::all()), None);
     }
     assert_eq!(error([named("a-b"), named("a_b")], by_policy()), None);
+    // Sharing headers is only possible on purpose.
+    let shared = |name: &str| named("tokens/team").header_name(name);
+    assert_eq!(error([named("tokens"), shared("tokens")], by_policy()), None);
+    let same = LayerError::SameHeaders("tokens".to_owned(), "Tokens".to_owned());
+    assert_eq!(error([named("tokens"), shared("Tokens")], by_policy()), Some(same));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::task::JoinSet;
 use tollgate_test_servers::{Redis, until_async};
 
-use crate::support::{Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange};
+use crate::support::{Answer, Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange};
 
 /// Responds `ok` with the last path segment as the cost: `/a/7` costs 7.
 async fn upstream_with_a_price() -> Upstream {
@@ -156,6 +156,54 @@ async fn gateways_share_the_guess_limit() {
         (answer.header("x-ratelimit-remaining") == "5").then_some(())
     };
     until_async("the refunds", PATIENCE, are_refunded).await;
+}
+
+/// A success forgives on all gateways what only its client has used.
+#[tokio::test(flavor = "multi_thread")]
+async fn successes_forgive_guesses() {
+    let upstream = Upstream::answering(|seen| {
+        let status = if seen.uri.query() == Some("right") { 204 } else { 401 };
+        Response::builder().status(status).body(Full::from("").boxed()).unwrap()
+    })
+    .await;
+    let redis = Redis::start();
+    let lines = format!(
+        "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+         trustedProxies: [127.0.0.1]\n\
+         apis: [{{identifier: login, path: /login, strategy: sliding_window_log, limit: 5, \
+                 window: 240h, countOnly: {{status: 401}}, forgiveOn: {{status: 2xx}}, \
+                 penalty: {{strikes: 8, within: 240h, of: failures}}}}]\n",
+        upstream.target(),
+        redis.url()
+    );
+    let gateways = [Gateway::start(&lines), Gateway::start(&lines)];
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    let guess = |gateway: usize, address: &'static str, path: &'static str| {
+        let client = clients[gateway].clone();
+        let forwarded = [("x-forwarded-for", address)];
+        async move { client.send("GET", path, &forwarded, "").await.unwrap() }
+    };
+    let (owner, stranger) = ("203.0.113.1", "203.0.113.2");
+    for address in [owner, stranger] {
+        for n in 0..4 {
+            assert_eq!(guess(n % 2, address, "/login").await.status, 401);
+        }
+    }
+    assert_eq!(guess(0, owner, "/login?right").await.status, 204);
+    let is_forgiven = || async {
+        let answer = guess(1, owner, "/login?right").await;
+        (answer.header("x-ratelimit-remaining") == "5").then_some(())
+    };
+    until_async("the forgiveness", PATIENCE, is_forgiven).await;
+    let mut guesses = JoinSet::new();
+    for n in 0..150 {
+        guesses.spawn(guess(n % 2, owner, "/login"));
+    }
+    let answers = guesses.join_all().await;
+    let wrong = |answer: &&Answer| answer.status == 401;
+    assert_eq!(answers.iter().filter(wrong).count(), 5, "the strikes were forgiven, too");
+    assert_eq!(guess(0, stranger, "/login").await.status, 401);
+    assert_eq!(guess(1, stranger, "/login").await.status, 429);
 }
 
 /// Only the service's response could have shown whether the guess was wrong.

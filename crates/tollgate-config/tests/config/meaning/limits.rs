@@ -278,7 +278,8 @@ fn excess_and_reserve_are_read() {
     - {identifier: a, path: /a, limit: 9000, windowSeconds: 60, excess: {wait: 20s},
        countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
     - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
-    - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000}}
+    - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000},
+       forgiveOn: {status: [204, 3xx]}}
     - {identifier: d, path: /d, limit: 9, windowSeconds: 60, excess: annotate}
 ",
     );
@@ -289,6 +290,10 @@ fn excess_and_reserve_are_read() {
     assert_eq!((d.mode, d.enforces()), (Mode::Annotate, false));
     assert_eq!(a.mode, Mode::Wait(Duration::from_secs(20)));
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
+    assert_eq!(
+        (&a.forgives, &c.forgives),
+        (&None, &Some(vec![Statuses::One(204), Statuses::Class(3)]))
+    );
     // `reserve.units` replaces `costs`.
     assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));
     assert_eq!(b.costs.of(&Method::POST, "/b"), Cost::new(5));

@@ -185,16 +185,20 @@ impl<St: Inspect> RouteBuilder<'_, St> {
         let limit = self.of(any, plan);
         let limit = match charge {
             ChargePlan::Quota(quota) => {
-                corrected(self.quota(limit, quota)?.costs(costs(plan)), plan)
+                let limit = corrected(self.quota(limit, quota)?.costs(costs(plan)), plan);
+                forgiving(limit, plan.forgives.as_ref())
             }
             ChargePlan::InFlight(_) => limit,
-            ChargePlan::Penalty(penalty) => match penalty.failures.clone() {
-                // The gateway's own answers are not strikes, so an outage blocks no client.
-                Some(failures) => {
-                    limit.count_only(move |response| contain(&failures, response.status))
-                }
-                None => limit,
-            },
+            ChargePlan::Penalty(penalty) => {
+                let limit = match penalty.failures.clone() {
+                    // The gateway's own answers are not strikes, so an outage blocks no client.
+                    Some(failures) => {
+                        limit.count_only(move |response| contain(&failures, response.status))
+                    }
+                    None => limit,
+                };
+                forgiving(limit, plan.forgives.as_ref())
+            }
         };
         let limit = if plan.hide_headers { limit.hide_headers() } else { limit };
         Ok(limit.mode(plan.mode_of(charge)))
@@ -278,6 +282,15 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
         }
         None => limit,
     }
+}
+
+/// Forgives what the key has used after an upstream's responses with these statuses, if there is a
+/// list.
+fn forgiving(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
+    let Some(statuses) = statuses.cloned() else { return limit };
+    limit.forgive_on(move |response| {
+        AnsweredBy::of(response.extensions).is_none() && contain(&statuses, response.status)
+    })
 }
 
 /// Counts only responses with these statuses, if there is a list. A request with an unknown outcome

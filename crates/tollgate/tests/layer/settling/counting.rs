@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use tollgate::limit::ResponseHead;
 use tollgate::policy::{Cost, Strikes};
 use tollgate::{Costs, Limit, Policy};
 use tower::{Layer, ServiceExt, service_fn};
@@ -42,6 +43,35 @@ async fn service_errors_count() {
     let service = layer(&store, [failures()]).layer(broken);
     assert_eq!(service.oneshot(get()).await.err(), Some("broken"));
     assert_eq!(left(&store, &logins()).await, 4);
+}
+
+/// The response's headers include the forgiveness, and other limits of the layer keep their charges.
+#[tokio::test]
+async fn successes_forgive_failures() {
+    let (_, store) = memory();
+    let strikes = Strikes::of_failures(3, Duration::from_secs(60));
+    let locked = failures().penalty("locked", strikes).unwrap();
+    let locked = locked.count_only(|response| response.status == 401);
+    let succeeds = |response: &ResponseHead<'_>| response.status.is_success();
+    let all = Limit::global(log("all", 9)).cost(1);
+    let limits = [failures().forgive_on(succeeds), locked.forgive_on(succeeds), all];
+    let policies = limits.each_ref().map(|limit| limit.policy().clone());
+    let service = layer(&store, limits).layer(service_fn(|request: Request<()>| {
+        let mut response = Response::new(Full::<Bytes>::default());
+        *response.status_mut() = request.uri().path()[1..].parse().unwrap();
+        std::future::ready(Ok::<_, Infallible>(response))
+    }));
+    let paths = ["/401", "/401", "/500", "/204", "/401", "/401", "/204"];
+    let expected = [[4, 2, 8], [3, 1, 7], [3, 1, 6], [5, 3, 5], [4, 2, 4], [3, 1, 3], [5, 3, 2]];
+    for (path, expected) in paths.into_iter().zip(expected) {
+        let answer = service.clone().oneshot(request(http::Method::GET, path)).await.unwrap();
+        assert_eq!(answer.status().as_str(), &path[1..]);
+        let remaining = answer.headers()["x-ratelimit-remaining"].to_str().unwrap();
+        assert_eq!(remaining, expected[0].min(expected[2]).to_string(), "after {path}");
+        for (policy, expected) in policies.iter().zip(expected) {
+            assert_eq!(left(&store, policy).await, expected, "{policy} after {path}");
+        }
+    }
 }
 
 /// Two limits and a penalty of the same layer, each with its own condition.

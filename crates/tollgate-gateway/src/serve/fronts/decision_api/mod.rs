@@ -274,7 +274,22 @@ impl Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
+        if !error.is_outage() {
+            return Self::bad(error.to_string());
+        }
         let retry_after = error.retry_after().map(Duration::from);
         Self { retry_after, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_outage_is_the_stores_fault() {
+        let status = |error: StoreError| Problem::from(error).status.as_u16();
+        assert_eq!(status(StoreError::invalid("redis", "two keys")), 400);
+        assert_eq!(status(StoreError::not_charged("redis", "no connection")), 503);
     }
 }

@@ -1,0 +1,190 @@
+//! Reads the keys that all limits share.
+
+use std::sync::Arc;
+
+use tollgate::Policy;
+use tollgate::policy::{Algorithm, Cost, OnStoreError};
+use tollgate_engine::Methods;
+
+use super::super::context::{FileContext, inherited, is_bucket};
+use super::super::costs;
+use super::super::options::{self, LeaseOption, PenaltyTarget, QueueOption};
+use super::super::policy::{self, Section};
+use super::super::quotas::{self, Quotas};
+use super::super::settling::{self, Excess, PolicyContext};
+use crate::file::tables::Policy as PolicyKeys;
+use crate::plan::{CostTable, LimitPlan, PathMatch, PenaltyPlan, QuotaPlan, Whose};
+use crate::yaml::problem::Checked;
+use crate::yaml::typed::Setting;
+
+pub(super) struct LimitReader<'a, 'b> {
+    /// The route's paths.
+    pub(super) path: &'b PathMatch,
+    /// The costs for all policies without their own `costs`.
+    pub(super) costs: Option<&'b Arc<CostTable>>,
+    pub(super) file: &'b FileContext<'a>,
+}
+
+impl<'a> LimitReader<'a, '_> {
+    pub(super) fn everywhere(
+        &self,
+        keys: &'a PolicyKeys,
+        default: &str,
+        whose: Whose,
+    ) -> Checked<(LimitPlan, Option<Quotas<'a>>)> {
+        let section = keys.section();
+        let name = keys.identifier.there().map_or(default, |name| name);
+        self.file.names.take(name, &keys.identifier.location());
+        if !quotas::is_in(section) {
+            let named = NamedLimit { name: Ok(name), whose, algorithm: None };
+            let options = self.options(section, named)?;
+            return Ok((options.limit(Vec::new())?, None));
+        }
+        let algorithm = policy::algorithm_everywhere(section, self.file);
+        let also = &section.rules.also;
+        let everybody =
+            algorithm.and_then(|algorithm| quotas::of_section(section.quota(), also, algorithm));
+        let named = NamedLimit { name: Ok(name), whose, algorithm: algorithm.ok() };
+        let options = self.options(section, named);
+        let algorithm = algorithm?;
+        let tiers = match whose {
+            Whose::Client => quotas::of_tiers(self.file.limiter, algorithm),
+            Whose::Everybody => Ok(Vec::new()),
+        };
+        let quotas = Quotas { everybody: everybody?, tiers: tiers? };
+        let plans = quotas.plans(name, algorithm, None, &self.file.names);
+        let limit = options?.limit(plans?)?;
+        self.check_costs(&limit, section, &Methods::default(), self.path);
+        Ok((limit, Some(quotas)))
+    }
+
+    pub(super) fn options(
+        &self,
+        section: Section<'_>,
+        NamedLimit { name, whose, algorithm }: NamedLimit<'_>,
+    ) -> Checked<LimitOptions> {
+        let rules = section.rules;
+        rules.expire_seconds.no_effect("here", "client state expires automatically");
+        let costs = costs::costs(&rules.costs, self.costs);
+        let on_store_error = policy::on_store_error(rules, self.file);
+        let shed = policy::shed(rules, self.file);
+        let is_shadow = inherited(&rules.shadow, &self.file.limiter.shadow)?;
+        let (on_store_error, shed) = (on_store_error?, shed?);
+        let can_fail = self.file.can_fail;
+        let context = PolicyContext { algorithm, on_store_error, is_shadow, can_fail };
+        let excess = settling::excess(rules, context);
+        let counts = settling::counts(rules, context);
+        let forgives = settling::forgives(rules, context, whose);
+        let reserve = settling::reserve(rules, context);
+        let lease = options::lease(rules, can_fail);
+        let (Excess { mode, queue }, counts) = (excess?, counts?);
+        let target = PenaltyTarget { whose, mode, counts: counts.as_ref() };
+        let in_flight = options::in_flight(&rules.concurrency, name?, &self.file.names);
+        let penalty = options::penalty(rules, name?, &target, &self.file.names);
+        let estimate = rules.reserve.there().map(|reserve| reserve.units.value()).transpose()?;
+        let costs = match estimate.flatten() {
+            Some(units) => Arc::new(CostTable::flat(Cost::new(units))),
+            None => costs?,
+        };
+        let limit = LimitPlan {
+            name: name?.to_owned(),
+            quotas: Vec::new(),
+            whose,
+            costs,
+            mode,
+            hide_headers: rules.hide_headers.value()?,
+            counts,
+            forgives: forgives?,
+            reserve: reserve?,
+            in_flight: in_flight?,
+            penalty: penalty?,
+        };
+        Ok(LimitOptions { limit, on_store_error, shed, queue, lease: lease? })
+    }
+
+    /// A request that costs more than the capacity would always be denied.
+    pub(super) fn check_costs(
+        &self,
+        limit: &LimitPlan,
+        section: Section<'_>,
+        methods: &Methods,
+        path: &PathMatch,
+    ) {
+        let (cost, request) = limit.costs.highest(methods, path);
+        let cost = cost.get();
+        let tiers = self.file.limiter.tiers.there().map(|tiers| &tiers.quotas.all[..]);
+        let names = tiers.unwrap_or_default().iter().map(|(name, _)| name);
+        let tiers =
+            names.enumerate().map(|(tier, name)| (Some(tier), format!(" in tier `{name}`")));
+        let low = std::iter::once((None, String::new())).chain(tiers).find_map(|(tier, name)| {
+            let policy = limit.quotas_in(tier).find(|policy| policy.capacity() < cost)?;
+            Some((policy, name))
+        });
+        let Some((policy, tier)) = low else { return };
+        let location =
+            section.capacity().map_or_else(|| (*section.info.location).clone(), Setting::location);
+        let key = if policy.algorithm().is_some_and(is_bucket) { "burst" } else { "limit" };
+        location.error(
+            format!(
+                "policy `{}`{tier} grants at most {} units at the same time, but {request} costs \
+                 {cost}, so it would always be denied with 403",
+                policy.name().escape_debug(),
+                policy.capacity()
+            ),
+            format!("raise `{key}` to at least {cost}, or lower this cost with `costs`"),
+        );
+    }
+}
+
+pub(super) struct NamedLimit<'a> {
+    pub(super) name: Checked<&'a str>,
+    pub(super) whose: Whose,
+    pub(super) algorithm: Option<Algorithm>,
+}
+
+pub(super) struct LimitOptions {
+    limit: LimitPlan,
+    on_store_error: OnStoreError,
+    shed: Option<OnStoreError>,
+    queue: Option<QueueOption>,
+    lease: Option<LeaseOption>,
+}
+
+impl LimitOptions {
+    /// The limit with these quotas.
+    pub(super) fn limit(self, mut quotas: Vec<QuotaPlan>) -> Checked<LimitPlan> {
+        let Self { mut limit, on_store_error, shed, queue, lease } = self;
+        let with_failures = |policy: Policy| {
+            let policy = policy.with_on_store_error(on_store_error);
+            shed.into_iter().fold(policy, Policy::with_shed)
+        };
+        limit.in_flight = limit.in_flight.map(with_failures);
+        limit.penalty = limit.penalty.map(|PenaltyPlan { policy, failures }| PenaltyPlan {
+            policy: with_failures(policy),
+            failures,
+        });
+        if quotas.is_empty() {
+            if let Some(queue) = queue {
+                return Err(queue.without_quota());
+            }
+            // A concurrency limit counts requests, not their cost.
+            limit.costs = Arc::new(CostTable::flat(Cost::ONE));
+            limit.counts = None;
+            limit.reserve = None;
+        }
+        for quota in &mut quotas {
+            for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
+                let mut of_limit = with_failures(policy.clone());
+                if let Some(queue) = &queue {
+                    of_limit = queue.of(of_limit)?;
+                }
+                if let Some(lease) = &lease {
+                    of_limit = lease.of(of_limit)?;
+                }
+                *policy = of_limit;
+            }
+        }
+        limit.quotas = quotas;
+        Ok(limit)
+    }
+}

@@ -1,0 +1,108 @@
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use super::Location;
+use crate::yaml::place::Place;
+use crate::yaml::problem::{Checked, Problems, Reported};
+use crate::yaml::spec::Shape;
+use crate::yaml::tree::{Node, Scalar, Value};
+
+/// A node that is being read, its path, and where its problems are reported.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<'a> {
+    pub(super) node: &'a Node,
+    pub(super) path: &'a str,
+    pub(super) problems: &'a Rc<Problems>,
+    /// Whether messages must not show the value.
+    is_secret: bool,
+}
+
+impl<'a> Input<'a> {
+    pub(crate) const fn root(node: &'a Node, problems: &'a Rc<Problems>) -> Self {
+        Self { node, path: "", problems, is_secret: false }
+    }
+
+    pub(super) const fn child(self, node: &'a Node, path: &'a str) -> Self {
+        Self { node, path, ..self }
+    }
+
+    pub(super) fn secret(self) -> Self {
+        self.problems.hide(self.node.span.clone());
+        Self { is_secret: true, ..self }
+    }
+
+    fn place(self) -> Place {
+        Place { span: self.node.span.clone(), path: self.path.to_owned() }
+    }
+
+    /// Adds the file that this value names.
+    pub(crate) fn add_file(self, file: PathBuf) {
+        self.problems.add_file(file, self.place());
+    }
+
+    pub(super) fn location(self) -> Location {
+        Location { place: self.place(), problems: Rc::clone(self.problems) }
+    }
+
+    pub(super) fn error(self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
+        self.problems.error(self.place(), what, cure)
+    }
+
+    /// Reads a single value. The error message from `parse` is the cure, and may quote the value.
+    pub(crate) fn scalar<T>(
+        self,
+        shape: &Shape,
+        parse: impl FnOnce(&Scalar) -> Result<T, String>,
+    ) -> Checked<T> {
+        let Value::Scalar(scalar) = &self.node.value else { return Err(self.unexpected(shape)) };
+        if scalar.broken || self.node.is_null() {
+            return Err(self.unexpected(shape));
+        }
+        parse(scalar).map_err(|cure| {
+            let what = match self.is_secret {
+                true => format!("this is not {}", shape.what()),
+                false => format!("`{}` is not {}", scalar.shown().escape_debug(), shape.what()),
+            };
+            match scalar.written {
+                Some(_) => self.error(
+                    what,
+                    "check the variable's value, which is not shown because it may be a secret",
+                ),
+                None => self.error(what, cure),
+            }
+        })
+    }
+
+    /// Reports a value that is missing or has another shape.
+    pub(super) fn unexpected(self, shape: &Shape) -> Reported {
+        if holds_secret(shape) {
+            self.problems.hide(self.node.span.clone());
+        }
+        let found = match &self.node.value {
+            Value::Scalar(Scalar { broken: true, .. }) => return Reported,
+            _ if self.node.is_null() => "nothing",
+            Value::Scalar(_) => "a single value",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a section",
+        };
+        let cure = if self.node.is_null() {
+            "write a value, indented below the key, or remove the key"
+        } else if matches!(shape, Shape::List(_)) {
+            "start each item on its own line with `- `"
+        } else {
+            "see docs/configuration-reference.md, or `tollgate init`"
+        };
+        self.error(format!("expected {}, found {found}", shape.what()), cure)
+    }
+}
+
+/// Whether a value with the wrong shape is likely a secret, such as an API key instead of its
+/// digest.
+fn holds_secret(shape: &Shape) -> bool {
+    match shape {
+        Shape::Section(section) => section().fields().any(|field| field.secret),
+        Shape::List(of) => holds_secret(of),
+        Shape::Either(shapes) => shapes.iter().any(holds_secret),
+        _ => false,
+    }
+}

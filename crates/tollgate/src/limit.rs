@@ -605,7 +605,11 @@ impl Limit {
     }
 }
 
-pub(crate) fn policy_like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
+pub(crate) fn policy_like(
+    policy: &Policy,
+    name: &str,
+    quota: Quota,
+) -> Result<Policy, PolicyError> {
     let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
     match (policy.lease(), policy.max_queue_time()) {
         (Some(lease), _) => other.with_lease(lease),

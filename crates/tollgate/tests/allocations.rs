@@ -138,6 +138,27 @@ fn tier_lookup_does_not_allocate() {
 }
 
 #[test]
+fn cached_quota_does_not_allocate() {
+    let silent = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
+    let policy = Policy::token_bucket("tenant", Quota::per_minute(10)).expect("a valid policy");
+    let quotas = tollgate::tier::QuotaLookup::new(|_| async {
+        Ok::<_, Infallible>(Some(Quota::per_minute(1_000_000)))
+    });
+    let layer = RateLimitLayer::builder(MemoryStore::new())
+        .headers(silent)
+        .limit(Limit::global(policy).quota_from(&quotas))
+        .build()
+        .expect("a layer");
+    let service = layer.layer(tower::service_fn(bare));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.expect("a runtime");
+    let first = runtime.block_on(tower::ServiceExt::oneshot(service.clone(), request()));
+    assert!(first.is_ok());
+    let _entered = runtime.enter();
+    assert_eq!(allocations(service), 0);
+}
+
+#[test]
 fn unlimited_requests_do_not_allocate() {
     let policy = Policy::token_bucket("never", Quota::per_minute(1)).expect("a valid policy");
     let layer = RateLimitLayer::builder(MemoryStore::new())

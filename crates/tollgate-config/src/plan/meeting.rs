@@ -143,7 +143,7 @@ impl Plan {
         mut cost: impl FnMut(&LimitPlan) -> Option<Cost>,
     ) -> Result<Charges, NoClient> {
         let kind = client.ok().flatten().map_or(SubjectKind::Other, |subject| subject.kind);
-        let index = tier.and_then(|tier| u8::try_from(tier).ok());
+        let index = tier.and_then(|tier| u16::try_from(tier).ok());
         let mut charges = Charges::default();
         for (number, limit, charge) in limits.charges(api) {
             let Some(cost) = cost(limit) else { continue };

@@ -15,7 +15,8 @@ pub struct KeyFromFn {
 }
 
 /// Shows the key's bytes.
-type BytesOf = dyn Fn(&RequestHead<'_>, &mut dyn FnMut(&[u8])) -> Result<(), KeyError> + Send + Sync;
+type BytesOf =
+    dyn Fn(&RequestHead<'_>, &mut dyn FnMut(&[u8])) -> Result<(), KeyError> + Send + Sync;
 
 /// Makes a key source from a closure that returns the key's bytes, or `None` for no key.
 ///

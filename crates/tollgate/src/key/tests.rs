@@ -394,3 +394,31 @@ mod in_axum {
         assert_eq!(real, Some(at([198, 51, 100, 7]).ip()));
     }
 }
+
+/// A source may name a subject by any text, so long texts must not be cut or hashed.
+#[test]
+fn sources_name_their_subjects_in_full() {
+    let long = "a-name-that-does-not-fit-into-a-key-without-a-hash";
+    let mut request = request(&[("x-api-key", KEY), ("x-tenant", long)]);
+    request.extensions_mut().insert(long.to_owned());
+    request.extensions_mut().insert(RoutePattern::new("/orders/{order}"));
+    let tenant = Header::trust_unverified(HeaderName::from_static("x-tenant"));
+    let absent = Header::trust_unverified(HeaderName::from_static("x-absent"));
+    let user = FromExtension::<String>::borrowed(|user| Some(user));
+    let sources: [(Box<dyn KeySource>, Option<&str>); 11] = [
+        (Box::new(Global), Some("global")),
+        (Box::new(ClientIp::peer()), Some("192.0.2.1")),
+        (Box::new(ApiKey::in_x_api_key().one_of(keys())), Some(DIGEST)),
+        (Box::new(tenant.clone()), Some(long)),
+        (Box::new(user), Some(long)),
+        (Box::new(from_ref(|head| head.headers.get("x-tenant")?.to_str().ok())), Some(long)),
+        (Box::new(from_fn(|_| Some([0xff]))), None),
+        (Box::new(MatchedRoute), Some("/orders/{order}")),
+        (Box::new(PathParam::new("order")), Some("7")),
+        (Box::new(absent.clone().or(tenant.clone())), Some(long)),
+        (Box::new(chain([Arc::new(absent) as Arc<dyn KeySource>, Arc::new(tenant)])), Some(long)),
+    ];
+    for (number, (source, name)) in sources.iter().enumerate() {
+        assert_eq!(source.name(&RequestHead::of(&request)).as_deref(), *name, "source {number}");
+    }
+}

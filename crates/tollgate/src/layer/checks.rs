@@ -214,7 +214,10 @@ pub enum LayerError {
     TiersUnknown(String),
 
     /// The layer has this many tiers.
-    #[error("{0} tiers exceed the maximum of {MAX_TIERS} per layer")]
+    #[error(
+        "{0} tiers exceed the maximum of {MAX_TIERS} per layer: look up the quotas of clients with \
+         `.quota_from(..)` instead"
+    )]
     TooManyTiers(usize),
 
     /// A permit is returned when its request finishes, so its cost cannot be corrected.

@@ -68,7 +68,9 @@ pub(super) struct Tiers {
     names: Box<[Tier]>,
 }
 
-pub(super) const MAX_TIERS: usize = u16::MAX as usize;
+/// Each limit has a policy and header values for each tier. A [`QuotaLookup`](crate::tier::QuotaLookup)
+/// is for more different quotas.
+pub(super) const MAX_TIERS: usize = 1_024;
 
 fn names_of(tiers: Option<&Tiers>) -> &[Tier] {
     tiers.map(|tiers| &*tiers.names).unwrap_or_default()

@@ -179,9 +179,7 @@ where
             Admission::Wait(waiting) => {
                 self.hold(request, HeldStage::Waiting(waiting), self.state.may_wait())
             }
-            Admission::LookUp(look_ups) => {
-                self.hold(request, HeldStage::LookingUp(look_ups), true)
-            }
+            Admission::LookUp(look_ups) => self.hold(request, HeldStage::LookingUp(look_ups), true),
         }
     }
 }

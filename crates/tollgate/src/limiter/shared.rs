@@ -13,8 +13,8 @@ use super::permit::Permit;
 use super::state::State;
 use crate::Limit;
 use crate::layer::Verdicts;
-use crate::tier::lookup::Terms;
 use crate::observe::PauseSource;
+use crate::tier::lookup::Terms;
 
 /// Limits calls by key. See the [module](crate::limiter).
 ///

@@ -66,7 +66,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Stands in for the service that knows the plans.
 async fn serve_plans() -> std::io::Result<()> {
     type Plans = Arc<Mutex<HashMap<String, String>>>;
-    async fn plan(State(plans): State<Plans>, Path(tenant): Path<String>) -> Result<String, StatusCode> {
+    async fn plan(
+        State(plans): State<Plans>,
+        Path(tenant): Path<String>,
+    ) -> Result<String, StatusCode> {
         plans.lock().await.get(&tenant).cloned().ok_or(StatusCode::NOT_FOUND)
     }
     async fn change(State(plans): State<Plans>, Path(tenant): Path<String>, plan: String) {

@@ -55,7 +55,8 @@ section! {
     /// settings are those of `client`.
     keys Tiers = "tiers" {
         /// The quota of this tier. With `unlimited`, neither `client` nor a share of it limits the
-        /// tier, except for `concurrency` and `penalty`.
+        /// tier, except for `concurrency` and `penalty`. There are at most 64 tiers, because each
+        /// has its own policies and headers for each route and api.
         others quotas: Named<format::Identifier, Either<Unlimited, Tier>>,
     }
 

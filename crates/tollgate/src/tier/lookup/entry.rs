@@ -129,7 +129,13 @@ impl Entry {
         Some((runtime, Running { shared, entry, epoch, started, sender, result: None }))
     }
 
-    fn finish(&self, shared: &Shared, epoch: u64, started: Instant, result: LookUpResult) -> Answer {
+    fn finish(
+        &self,
+        shared: &Shared,
+        epoch: u64,
+        started: Instant,
+        result: LookUpResult,
+    ) -> Answer {
         let mut state = self.state.lock();
         if state.in_progress.as_ref().is_some_and(|it| it.epoch == epoch) {
             state.in_progress = None;

@@ -221,11 +221,7 @@ impl LimitQuotas {
     }
 }
 
-fn own_policy(
-    base: &Policy,
-    shares: &[(u32, u32)],
-    quota: Quota,
-) -> Result<Policy, PolicyError> {
+fn own_policy(base: &Policy, shares: &[(u32, u32)], quota: Quota) -> Result<Policy, PolicyError> {
     // A permit's time to live belongs to the limit, which renews permits in time.
     let quota = match base.is_concurrency() {
         true => Quota::new(quota.limit(), base.quota().window()),
@@ -248,4 +244,3 @@ fn is_within(policy: &Policy, other: &Policy) -> bool {
 
 /// More than the limits of several layers that share a look-up.
 const MAX_LIMITS: usize = 16;
-

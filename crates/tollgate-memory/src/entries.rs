@@ -34,6 +34,10 @@ pub(crate) struct Entry<S, V> {
 /// The version of an entry, among entries most of which have a `main` version.
 pub(crate) trait Version {
     fn policy<'a>(&'a self, main: &'a Policy) -> &'a Policy;
+
+    /// Whether a charge under `policy` is under this version. For the main version, the caller has
+    /// found out.
+    fn is_charged(&self, policy: &Policy) -> bool;
 }
 
 /// The main version. It takes no room in an entry, and no handle to it is counted, because all
@@ -46,12 +50,22 @@ impl Version for Main {
     fn policy<'a>(&'a self, main: &'a Policy) -> &'a Policy {
         main
     }
+
+    #[inline(always)]
+    fn is_charged(&self, _: &Policy) -> bool {
+        true
+    }
 }
 
 impl Version for Policy {
     #[inline(always)]
     fn policy<'a>(&'a self, _: &'a Policy) -> &'a Policy {
         self
+    }
+
+    #[inline(always)]
+    fn is_charged(&self, policy: &Policy) -> bool {
+        self.shares_state_with(policy)
     }
 }
 
@@ -76,13 +90,12 @@ impl<S, V: Version> Entries<S, V> {
         &mut self,
         charge: &Charge<'_>,
         hash: u64,
-        main: &Policy,
         now: Timestamp,
     ) -> Option<Decision> {
         let Charge { policy, key, cost, .. } = *charge;
         let rule = rule_of::<R>(policy)?;
         let entry = self.entries.find_mut(hash, |entry| entry.key == *key)?;
-        if !entry.is_under(main, policy) {
+        if !entry.version.is_charged(policy) {
             return None;
         }
         let decision = rule.assess(rule.refresh(&entry.state, now), now, cost);
@@ -99,7 +112,6 @@ impl<S, V: Version> Entries<S, V> {
         &self,
         charge: &Charge<'_>,
         hash: u64,
-        main: &Policy,
         now: Timestamp,
     ) -> Option<(usize, Decision)> {
         let Charge { policy, key, cost, .. } = *charge;
@@ -107,7 +119,7 @@ impl<S, V: Version> Entries<S, V> {
         let bucket = self.entries.find_bucket_index(hash, |entry| entry.key == *key)?;
         let entry = self.entries.get_bucket(bucket).expect(FOUND);
         let decision = || rule.assess(rule.refresh(&entry.state, now), now, cost);
-        entry.is_under(main, policy).then(|| (bucket, decision()))
+        entry.version.is_charged(policy).then(|| (bucket, decision()))
     }
 
     /// Makes a charge to the key in a bucket that was assessed as allowed.
@@ -236,12 +248,6 @@ impl<S, V: Version> Entry<S, V> {
     /// The version under which the state was written.
     pub(crate) fn version<'a>(&'a self, main: &'a Policy) -> &'a Policy {
         self.version.policy(main)
-    }
-
-    /// Whether the state was written under this version.
-    #[inline(always)]
-    fn is_under(&self, main: &Policy, policy: &Policy) -> bool {
-        self.version.policy(main).shares_state_with(policy)
     }
 
     pub(crate) fn rule<'a, R: Rule<State = S>>(&'a self, main: &'a Policy) -> &'a R {

@@ -66,11 +66,11 @@ impl<R: Rule> Table<R> {
     ) -> Option<Decision> {
         let Self { main, mains, others } = self;
         if main.shares_state_with(charge.policy)
-            && let Some(decision) = mains.decide::<R>(charge, hash, main, now)
+            && let Some(decision) = mains.decide::<R>(charge, hash, now)
         {
             return Some(decision);
         }
-        others.decide::<R>(charge, hash, main, now)
+        others.decide::<R>(charge, hash, now)
     }
 
     /// Decides a charge to a key that is known under this version, without making it.
@@ -83,11 +83,11 @@ impl<R: Rule> Table<R> {
     ) -> Option<(Place, Decision)> {
         let Self { main, mains, others } = self;
         if main.shares_state_with(charge.policy)
-            && let Some((bucket, decision)) = mains.assess::<R>(charge, hash, main, now)
+            && let Some((bucket, decision)) = mains.assess::<R>(charge, hash, now)
         {
             return Some((Place { is_main: true, bucket }, decision));
         }
-        let (bucket, decision) = others.assess::<R>(charge, hash, main, now)?;
+        let (bucket, decision) = others.assess::<R>(charge, hash, now)?;
         Some((Place { is_main: false, bucket }, decision))
     }
 

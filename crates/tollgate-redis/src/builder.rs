@@ -279,8 +279,7 @@ impl RedisStoreBuilder {
             random: Arc::clone(&random),
         };
         let topology = if let Servers::Cluster(nodes) = &address.servers {
-            let seeds = nodes.iter().cloned().map(|(host, port)| HostPort { host, port }).collect();
-            Topology::cluster(seeds, Connect { network, bounds, has_breaker, check })
+            Topology::cluster(nodes.clone(), Connect { network, bounds, has_breaker, check })
         } else {
             let breaker = NodeBreaker::new(bounds.timeout, has_breaker);
             let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;

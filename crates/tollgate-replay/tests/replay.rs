@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Cost, Key, Micros, Policy, Quota, Strikes, Timestamp};
-use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, Mode, SubjectKind};
+use tollgate_engine::{AppliedLimit, Charges, Correction, Limit, Limits, Mode, SubjectKind};
 use tollgate_replay::{Answer, Bounds, Client, Replay, Request};
 
 fn at(millis: u64) -> Timestamp {
@@ -27,10 +27,11 @@ fn request<'a>(millis: u64, limits: &'a Arc<Limits>, key: &Key) -> Request<'a> {
 }
 
 /// Replays requests from a client at these milliseconds, and returns their final answers.
-fn answers(limits: &Arc<Limits>, millis: &[u64], actual: &[(u8, Cost)]) -> Vec<Answer> {
+fn answers(limits: &Arc<Limits>, millis: &[u64], corrections: &[(u8, Correction)]) -> Vec<Answer> {
     let mut replay = Replay::new();
     let requests = millis.iter().map(|millis| request(*millis, limits, &Key::from("a")));
-    let answers = requests.map(|request| replay.request(&mut request.settling(actual)).unwrap());
+    let answers =
+        requests.map(|request| replay.request(&mut request.correcting(corrections)).unwrap());
     let mut answers: Vec<_> = answers.collect();
     let waits = answers.iter().filter(|answer| **answer == Answer::Waits).count();
     let report = replay.finish().unwrap();
@@ -91,7 +92,7 @@ fn failed_responses_are_strikes() {
     let strikes = Strikes::of_failures(2, Duration::from_secs(10)).block(Duration::from_secs(60));
     let penalty = Policy::penalty("locked", strikes).unwrap();
     // Settling to more than the charge is a strike.
-    let all = answers(&rejecting([&penalty]), &[0, 1, 2, 3], &[(0, Cost::new(2))]);
+    let all = answers(&rejecting([&penalty]), &[0, 1, 2, 3], &[(0, Cost::new(2).into())]);
     assert_eq!(all, [after(0), after(0), Answer::Denied, Answer::Denied]);
 }
 

@@ -367,7 +367,7 @@ impl Limit {
     /// The quota does not fit the algorithm or the policy's lease.
     pub fn in_tier(mut self, tier: impl Into<Tier>, quota: Quota) -> Result<Self, PolicyError> {
         let tier = tier.into();
-        let policy = policy_like(&self.policy, self.policy.name(), quota)?;
+        let policy = self.policy.with_quota(quota)?;
         self.tiers.retain(|(other, _)| *other != tier);
         self.tiers.push((tier, policy));
         Ok(self)
@@ -438,10 +438,7 @@ impl Limit {
         numerator: u32,
         denominator: u32,
     ) -> Result<Self, PolicyError> {
-        let part = |whole: &Policy| {
-            let part = whole.share(numerator, denominator)?;
-            policy_like(&part, name, part.quota())
-        };
+        let part = |whole: &Policy| whole.renamed(name)?.share(numerator, denominator);
         let in_tier = |(tier, whole): &(Tier, Policy)| Ok((tier.clone(), part(whole)?));
         Ok(Self {
             policy: part(&self.policy)?,
@@ -602,19 +599,6 @@ impl Limit {
     #[inline]
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
-    }
-}
-
-pub(crate) fn policy_like(
-    policy: &Policy,
-    name: &str,
-    quota: Quota,
-) -> Result<Policy, PolicyError> {
-    let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
-    match (policy.lease(), policy.max_queue_time()) {
-        (Some(lease), _) => other.with_lease(lease),
-        (None, Some(max_time)) => other.with_queue(max_time.into()),
-        (None, None) => Ok(other),
     }
 }
 

@@ -56,8 +56,8 @@ pub(crate) struct Tenants {
 
 impl Tenants {
     pub(crate) fn new(quota: Quota, quotas: u64, keys: usize) -> Result<Self, Failure> {
-        let quota = |number| quota.burst(quota.limit() - number);
-        let policy = |number| Policy::token_bucket("bench", quota(number));
+        let base = Policy::token_bucket("bench", quota)?;
+        let policy = |number| base.with_quota(quota.burst(quota.limit() - number));
         let store = MemoryStore::builder().max_keys(2 * keys).build();
         Ok(Self { store, quotas: (0..quotas).map(policy).collect::<Result<_, _>>()? })
     }

@@ -297,4 +297,13 @@ fn invalid_file_or_used_port_fails_startup() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
     assert!(said.contains("choose another `listen`"), "{said}");
+    // A gateway does not take over a socket that another one listens on.
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("decide.sock");
+    let _taken = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let policies = "policies: [{identifier: a, limit: 1, window: 1h}]";
+    let (code, said) = run(&format!("decisionApi: {{socket: {}, {policies}}}\n", path.display()));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("cannot listen on {}", path.display())), "{said}");
+    assert!(said.contains("choose another `decisionApi.socket`"), "{said}");
 }

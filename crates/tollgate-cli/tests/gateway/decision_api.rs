@@ -1,6 +1,7 @@
 //! Decisions over HTTP with JSON, for programs in any language.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use tollgate_test_servers::Redis;
 
 use crate::support::{Answer, Client, Gateway, until};
@@ -165,6 +168,96 @@ async fn token_is_required() {
     assert!(String::from_utf8_lossy(&answer.body).contains("Authorization: Bearer"));
 }
 
+/// A gateway that has been killed leaves its socket's file.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_on_the_same_machine_use_a_socket() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("decide.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let lines = API.replace("listen: 127.0.0.1:0", &format!("socket: {}", path.display()));
+    let mut gateway = Gateway::start(&lines);
+    assert!(!gateway.fronts.contains_key("decisionApi"), "{:?}", gateway.fronts);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let body = json!({"charges": charges(3, 1)}).to_string();
+    let length = body.len();
+    let head = "POST /v1/decide HTTP/1.1\r\nhost: tollgate\r\nconnection: close\r\n";
+    let request = format!("{head}content-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.contains(r#""allowed":true"#), "{answer}");
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    assert!(!path.exists(), "the gateway removes its socket");
+}
+
+/// A reload changes the numbers of a program's policies: units in use still count, receipts from
+/// before it are settled, and a request that waits is decided.
+#[tokio::test(flavor = "multi_thread")]
+async fn reload_keeps_units_receipts_and_waits() {
+    let file = |limit: u64| {
+        format!(
+            "decisionApi:\n  listen: 127.0.0.1:0\n  wait: 60s\n  policies:\n  - {{identifier: \
+             tenant, limit: {limit}, window: 240h, strategy: sliding_window_log}}\n  - {{identifier: \
+             job, limit: 1, window: 2s, strategy: token_bucket}}\n"
+        )
+    };
+    let api = Api::start(&file(9)).await;
+    let ask = |policy: &str, cost: u64| json!({"charges": [{"policy": policy, "key": "acme", "cost": cost}], "wait": 30});
+    let decided = api.ask("/v1/decide", &ask("tenant", 7)).await;
+    assert_eq!(api.ask("/v1/decide", &ask("job", 1)).await["allowed"], true);
+    let waiting = ask("job", 1).to_string();
+    let mut waiting = Box::pin(api.post("/v1/decide", &waiting));
+    assert!(timeout(Duration::from_millis(100), &mut waiting).await.is_err());
+    api.gateway.rewrite(&file(10));
+    api.gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(api.remaining("tenant", "acme").await, 3);
+    let settle = json!({"receipt": decided["receipts"][0], "actual": 1});
+    assert_eq!(api.ask("/v1/settle", &settle).await["units"], 6);
+    assert_eq!(api.ask("/v1/decide", &ask("tenant", 8)).await["allowed"], true);
+    assert_eq!(api.ask("/v1/decide", &ask("tenant", 2)).await["allowed"], false);
+    assert_eq!(waiting.await.json()["allowed"], true);
+}
+
+/// While Redis is silent, each gateway decides with its share.
+#[tokio::test(flavor = "multi_thread")]
+async fn outage_is_decided_locally() {
+    let redis = Redis::start();
+    let store = format!("store: {{redis: {{url: \"{}\", timeout: 200ms}}}}\n", redis.url());
+    let file = format!("{API}{store}onStoreError: local\n");
+    let (one, two) = (Api::start(&file).await, Api::start(&file).await);
+    for api in [&one, &two] {
+        assert_eq!(
+            api.ask("/v1/decide", &json!({"charges": charges(1, 1)})).await["allowed"],
+            true
+        );
+    }
+    for api in [&one, &two] {
+        let knows_both = async || {
+            let metrics = api.gateway.metrics().await;
+            metrics
+                .lines()
+                .any(|it| it.starts_with("tollgate_redis_replicas") && it.ends_with(" 2"))
+        };
+        until("both know each other", knows_both).await;
+    }
+    redis.stop();
+    let mut allowed = 0;
+    for n in 0..12 {
+        let ask = json!({"charges": [{"policy": "tenant", "key": "other"}]});
+        let decided = [&one, &two][n % 2].ask("/v1/decide", &ask).await;
+        if decided["allowed"] == true {
+            allowed += 1;
+            assert_eq!(decided["receipts"][0]["local"], true, "{decided}");
+        }
+    }
+    // Four of nine units each.
+    assert_eq!(allowed, 8);
+    redis.cont();
+}
+
 /// Requests wait in order, and a program that leaves gives its charge back.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_wait_for_their_turn() {
@@ -182,7 +275,7 @@ async fn requests_wait_for_their_turn() {
         assert!(start.elapsed() >= Duration::from_millis(1_900), "{waits}: {:?}", start.elapsed());
         let body = ask.to_string();
         let leaving = api.post("/v1/decide", &body);
-        assert!(tokio::time::timeout(Duration::from_millis(100), leaving).await.is_err());
+        assert!(timeout(Duration::from_millis(100), leaving).await.is_err());
         until("the bucket is full", async || api.remaining("job", "a").await == 1).await;
     }
 }

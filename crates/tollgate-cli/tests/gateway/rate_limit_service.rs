@@ -4,6 +4,7 @@ use std::fs;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use prost::Message as _;
+use serde_json::json;
 use tempfile::TempDir;
 use tollgate_test_servers::Redis;
 use tonic::transport::Channel;
@@ -42,6 +43,58 @@ async fn the_log_counts_denied_requests() {
         let expected = if line == "tollgate: denied " { [2, 3] } else { [0, 2] };
         assert_eq!([of("`test/month`"), of("`test/year`")], expected, "{}", gateway.log());
     }
+}
+
+/// Clients of envoyproxy/ratelimit that use its `/json`, over both versions of HTTP.
+#[tokio::test(flavor = "multi_thread")]
+async fn json_has_the_same_decisions() {
+    let service = Service::start("").await;
+    let address = service.gateway.fronts["rateLimitService"];
+    let (http1, http2) = (Client::new(address), Client::http2(address));
+    let ask = |body: &'static str| {
+        let client = if body.len() % 2 == 0 { http1.clone() } else { http2.clone() };
+        async move { client.send("POST", "/json", &[], body).await.unwrap() }
+    };
+    let of_user = |client: &Client, hits: u32| {
+        let entries = json!([{"key": "user", "value": "json"}]);
+        let body =
+            json!({"domain": "test", "descriptors": [{"entries": entries}], "hitsAddend": hits});
+        let client = client.clone();
+        async move { client.send("POST", "/json", &[], &body.to_string()).await.unwrap() }
+    };
+    let allowed = of_user(&http1, 2).await;
+    assert_eq!(
+        (allowed.status.as_u16(), allowed.header("content-type")),
+        (200, "application/json")
+    );
+    let mut decided = allowed.json();
+    let status = &mut decided["statuses"][0];
+    let until_reset = status.as_object_mut().unwrap().remove("durationUntilReset").unwrap();
+    assert!(until_reset.as_str().unwrap().ends_with('s'), "{until_reset}");
+    let limit = json!({"name": "each", "requestsPerUnit": 3, "unit": "YEAR"});
+    assert_eq!(*status, json!({"code": "OK", "currentLimit": limit, "limitRemaining": 1}));
+    assert_eq!(decided["overallCode"], "OK");
+    let denied = of_user(&http2, 2).await;
+    assert_eq!(
+        (denied.status.as_u16(), &denied.json()["overallCode"]),
+        (429, &json!("OVER_LIMIT"))
+    );
+    service.check("user=json => A0").await;
+    for (body, says) in [
+        ("{", "EOF"),
+        (r#"{"domain": "test", "descriptor": []}"#, "unknown field `descriptor`"),
+        (r#"{"domain": "", "descriptors": []}"#, "names no domain"),
+        (
+            r#"{"domain": "test", "descriptors": [{"limit": {"requests_per_unit": 3, "unit": "AGE"}}]}"#,
+            "`AGE` is no unit",
+        ),
+    ] {
+        let answer = ask(body).await;
+        assert_eq!(answer.status, 400, "{body}");
+        let text = String::from_utf8_lossy(&answer.body);
+        assert!(text.contains(says), "{body}: {text}");
+    }
+    assert_eq!(http1.get("/json").await.status, 405);
 }
 
 /// Envoy shares a connection between all clients, and resets a stream when its client disconnects.

@@ -82,6 +82,9 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         let watches = if rules.shadow { ", not enforced" } else { "" };
         writeln!(out, "Envoy's descriptors are limited by {}{watches}", files.join(", "))?;
     }
+    if let Some(socket) = plan.decision_api.as_ref().and_then(|api| api.socket.as_ref()) {
+        writeln!(out, "{} on unix:{}", Front::DecisionApi.name(), socket.display())?;
+    }
     for policy in plan.decision_api.iter().flat_map(|api| &api.policies) {
         let (name, amount) = (policy.name(), amount(policy));
         writeln!(out, "programs may charge {name}: {amount} per key, {}", counted(policy))?;

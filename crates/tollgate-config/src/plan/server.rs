@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::Policy;
@@ -32,6 +33,8 @@ pub struct DecisionApiPlan {
     /// At least one.
     pub policies: Vec<Policy>,
     pub token: Option<Secret>,
+    /// The Unix socket for programs on this machine.
+    pub socket: Option<PathBuf>,
     pub waits: Option<ApiWaits>,
     pub longest_block: Option<Duration>,
 }

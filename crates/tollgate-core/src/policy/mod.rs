@@ -1,6 +1,5 @@
 //! Policies: named quotas with their algorithm, validated when built.
 
-use alloc::boxed::Box;
 use alloc::string::String;
 mod check;
 
@@ -43,17 +42,20 @@ use crate::{
 #[derive(Clone)]
 pub struct Policy(Arc<Inner>);
 
+/// What a decision in memory reads comes first, in two cache lines: with a policy for each tenant,
+/// every line may be a miss.
 #[derive(Clone)]
+#[repr(C)]
 struct Inner {
+    max_queue_time: Option<Micros>,
+    name_hash: u64,
+    name: Arc<str>,
     rule: AnyRule,
     form: Form,
-    name: Box<str>,
-    name_hash: u64,
     quota: Quota,
     on_store_error: Option<OnStoreError>,
     shed: Option<OnStoreError>,
     lease: Option<Lease>,
-    max_queue_time: Option<Micros>,
 }
 
 impl Policy {
@@ -75,7 +77,10 @@ impl Policy {
         quota: Quota,
         kind: impl Into<Kind>,
     ) -> Result<Self, PolicyError> {
-        let (name, kind) = (name.into(), kind.into());
+        Self::build(name.into().into(), quota, kind.into())
+    }
+
+    fn build(name: Arc<str>, quota: Quota, kind: Kind) -> Result<Self, PolicyError> {
         let window = check(&name, quota, kind)?;
         let form = Form {
             version: Form::VERSION,
@@ -89,7 +94,7 @@ impl Policy {
             rule: form.rule(),
             form,
             name_hash: fnv1a(&name),
-            name: name.into(),
+            name,
             quota,
             on_store_error: None,
             shed: None,
@@ -153,6 +158,34 @@ impl Policy {
     /// policies that deny, with the same key and in the same request.
     pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
         Self::new(name, strikes.quota(), Kind::Penalty(strikes.terms()))
+    }
+
+    /// Returns the same policy with another quota, for example of a tier or a tenant.
+    ///
+    /// Charges under both count together, because the state belongs to the name.
+    ///
+    /// # Errors
+    /// The quota does not fit the algorithm, the lease or the queue.
+    pub fn with_quota(&self, quota: Quota) -> Result<Self, PolicyError> {
+        self.like(Arc::clone(&self.0.name), quota)
+    }
+
+    /// Returns a policy with the same quota and settings under another name, which does not share
+    /// this policy's state.
+    ///
+    /// # Errors
+    /// The name is not valid.
+    pub fn renamed(&self, name: impl Into<String>) -> Result<Self, PolicyError> {
+        self.like(name.into().into(), self.quota())
+    }
+
+    fn like(&self, name: Arc<str>, quota: Quota) -> Result<Self, PolicyError> {
+        let other = Self::build(name, quota, self.kind())?.failing_like(self);
+        match (self.lease(), self.max_queue_time()) {
+            (Some(lease), _) => other.with_lease(lease),
+            (None, Some(max_time)) => other.with_queue(max_time.into()),
+            (None, None) => Ok(other),
+        }
     }
 
     /// Sets the failure policy: what happens while the store cannot decide. The default is
@@ -368,7 +401,14 @@ impl Policy {
     #[cold]
     #[inline(never)]
     fn is_equivalent(&self, other: &Self) -> bool {
-        self.rule() == other.rule() && self.name() == other.name()
+        self.rule() == other.rule() && self.has_name_of(other)
+    }
+
+    /// Whether the names are equal. Versions of a policy usually share their name, which then need
+    /// not be read.
+    #[inline]
+    fn has_name_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.name, &other.0.name) || self.name() == other.name()
     }
 
     /// Returns whether both policies' states have the same type: they have the same name, and the same
@@ -376,7 +416,7 @@ impl Policy {
     #[inline(always)]
     pub fn has_states_like(&self, other: &Self) -> bool {
         let same = || mem::discriminant(self.rule()) == mem::discriminant(other.rule());
-        self.is_same(other) || (same() && self.name() == other.name())
+        self.is_same(other) || (same() && self.has_name_of(other))
     }
 
     /// Returns whether a charge under one policy also counts under the other: they have the same
@@ -385,7 +425,7 @@ impl Policy {
         self.is_same(other)
             || (self.name_hash() == other.name_hash()
                 && self.rule().counts_with(other.rule())
-                && self.name() == other.name())
+                && self.has_name_of(other))
     }
 
     /// Returns the same policy with `numerator / denominator` of its quota, for a tier's or a

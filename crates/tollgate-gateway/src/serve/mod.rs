@@ -16,6 +16,8 @@ use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+#[cfg(unix)]
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,8 @@ use self::decide::redis;
 pub use self::decide::redis::connect;
 use self::decide::token_limit::Addresses;
 use self::edge::listener_settings::ListenerKey;
+#[cfg(unix)]
+use self::edge::local_socket::LocalSocket;
 use self::edge::workers::Workers;
 use self::edge::{listener, slots};
 pub use self::error::BuildError;
@@ -154,6 +158,14 @@ async fn serve<St: Inspect>(
     let router = observed::router(settings, &gateway, metrics)?;
     tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin, most));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
+    #[cfg(unix)]
+    if let Some(socket) = bound.socket {
+        let (connections, workers) = (connections.clone(), Arc::clone(&workers));
+        let gateway = Arc::clone(&gateway);
+        listeners.spawn(async move {
+            socket.accept(gateway, Front::DecisionApi, &workers, connections).await;
+        });
+    }
     for (key, listener) in bound.public {
         let Some(settings) = gateway.app().listeners.get(&key).cloned() else { continue };
         let (connections, workers) = (connections.clone(), Arc::clone(&workers));
@@ -229,6 +241,8 @@ async fn asked_again(signals: &mut Signals) {
 
 struct Bound {
     public: Vec<(ListenerKey, TcpListener)>,
+    #[cfg(unix)]
+    socket: Option<LocalSocket>,
     admin: TcpListener,
     banner: String,
 }
@@ -247,9 +261,25 @@ impl Bound {
             let _ = writeln!(banner, "{what} {scheme}://{address}");
             public.push(((listen.address, *front), listener));
         }
+        let socket = plan.decision_api.as_ref().and_then(|api| api.socket.as_deref());
+        if let Some(path) = socket {
+            let _ = writeln!(banner, "{} unix:{}", Front::DecisionApi.name(), path.display());
+        }
+        #[cfg(unix)]
+        let socket = socket.map(local_socket).transpose()?;
+        #[cfg(not(unix))]
+        if socket.is_some() {
+            return Err("this system has no Unix sockets; remove `decisionApi.socket`".to_owned());
+        }
         let (address, admin) = bind("admin", plan.admin.address, admin::prepare)?;
         let _ = writeln!(banner, "admin      http://{address}");
-        Ok(Self { public, admin, banner })
+        Ok(Self {
+            public,
+            #[cfg(unix)]
+            socket,
+            admin,
+            banner,
+        })
     }
 
     /// Writes the banner in a single call, so readers usually get all lines together. The gateway
@@ -257,6 +287,14 @@ impl Bound {
     fn announce(&self) {
         let _ = io::stdout().write_all(self.banner.as_bytes());
     }
+}
+
+#[cfg(unix)]
+fn local_socket(path: &Path) -> Result<LocalSocket, String> {
+    LocalSocket::bind(path).map_err(|error| {
+        let path = path.display();
+        format!("cannot listen on {path}: {error}; choose another `decisionApi.socket`")
+    })
 }
 
 fn bind(

@@ -8,6 +8,8 @@ use fred::types::config::{Config, Server, ServerConfig, TlsConfig};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
+use crate::client::host_port::HostPort;
+
 /// The error for an invalid Redis URL.
 ///
 /// It never contains the URL, which may contain a password.
@@ -32,10 +34,15 @@ pub(crate) struct Address {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Servers {
-    One { host: String, port: u16 },
+    One(HostPort),
     Unix(PathBuf),
-    Sentinels { nodes: Vec<(String, u16)>, service: String, login: Login },
-    Cluster(Vec<(String, u16)>),
+    Sentinels {
+        nodes: Vec<HostPort>,
+        service: String,
+        login: Login,
+    },
+    /// At least one node.
+    Cluster(Vec<HostPort>),
 }
 
 /// The credentials for the Sentinels.
@@ -78,8 +85,7 @@ impl Address {
                 } else if path_of(&url).is_some() {
                     return Err(wrong("names two databases".into(), "keep the one in the path"));
                 }
-                let (host, port) = host(&url, 6379)?;
-                Servers::One { host, port }
+                Servers::One(host(&url, 6379)?)
             }
             "redis+unix" if !uses_tls => {
                 let path = decode(url.path())?;
@@ -123,25 +129,22 @@ impl Address {
     /// Returns fred's configuration for this address. For a Cluster, that is its first node.
     pub(crate) fn config(&self, tls: Option<TlsConfig>) -> Config {
         let server = match &self.servers {
-            Servers::One { host, port } => ServerConfig::new_centralized(host.clone(), *port),
+            Servers::One(server) => return self.config_of(server, tls),
             Servers::Unix(path) => ServerConfig::Unix { path: path.clone() },
             Servers::Sentinels { nodes, service, login } => ServerConfig::Sentinel {
-                hosts: nodes.iter().map(|(host, port)| Server::new(host.clone(), *port)).collect(),
+                hosts: nodes.iter().map(|node| Server::new(&node.host, node.port)).collect(),
                 service_name: service.clone(),
                 username: login.username.clone(),
                 password: login.password.clone(),
             },
-            Servers::Cluster(nodes) => {
-                let (host, port) = nodes.first().cloned().unwrap_or_default();
-                ServerConfig::new_centralized(host, port)
-            }
+            Servers::Cluster(nodes) => return self.config_of(&nodes[0], tls),
         };
         self.config_with(server, tls)
     }
 
-    /// Returns fred's configuration for a single Cluster node.
-    pub(crate) fn config_of(&self, host: &str, port: u16, tls: Option<TlsConfig>) -> Config {
-        self.config_with(ServerConfig::new_centralized(host, port), tls)
+    /// Returns fred's configuration for a single server or Cluster node.
+    pub(crate) fn config_of(&self, node: &HostPort, tls: Option<TlsConfig>) -> Config {
+        self.config_with(ServerConfig::new_centralized(&node.host, node.port), tls)
     }
 
     fn config_with(&self, server: ServerConfig, tls: Option<TlsConfig>) -> Config {
@@ -174,11 +177,11 @@ impl fmt::Debug for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = if self.uses_tls { "s" } else { "" };
-        let list = |nodes: &[(String, u16)]| {
-            nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",")
+        let list = |nodes: &[HostPort]| {
+            nodes.iter().map(HostPort::to_string).collect::<Vec<_>>().join(",")
         };
         match &self.servers {
-            Servers::One { host, port } => write!(f, "redis{s}://{host}:{port}")?,
+            Servers::One(server) => write!(f, "redis{s}://{server}")?,
             Servers::Unix(path) => write!(f, "redis+unix://{}", path.display())?,
             Servers::Sentinels { nodes, service, .. } => {
                 write!(f, "redis{s}-sentinel://{} ({service})", list(nodes))?;
@@ -211,17 +214,15 @@ fn path_of(url: &Url) -> Option<String> {
     Some(url.path().trim_matches('/').to_owned()).filter(|path| !path.is_empty())
 }
 
-fn host(url: &Url, port: u16) -> Result<(String, u16), UrlError> {
+fn host(url: &Url, port: u16) -> Result<HostPort, UrlError> {
     let host = url.host_str().filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| wrong("names no host".into(), FORMS))?;
-    // The brackets around an IPv6 address belong to the URL.
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    Ok((host, url.port().unwrap_or(port)))
+    Ok(HostPort::new(host, url.port().unwrap_or(port)))
 }
 
 /// The query parameters.
 struct Query {
-    nodes: Vec<(String, u16)>,
+    nodes: Vec<HostPort>,
     rest: Vec<(String, String)>,
 }
 
@@ -230,11 +231,7 @@ impl Query {
         let mut query = Self { nodes: Vec::new(), rest: Vec::new() };
         for (name, value) in url.query_pairs() {
             if name == "node" {
-                let node = value.rsplit_once(':').and_then(|(host, port)| {
-                    let host = host.trim_start_matches('[').trim_end_matches(']');
-                    Some((host.to_owned(), port.parse().ok()?))
-                });
-                let node = node.filter(|_| !value.contains('@'));
+                let node = HostPort::parse(&value).filter(|_| !value.contains('@'));
                 let cure = "write node=host:port; all nodes use the login at the start";
                 let what = || wrong(format!("has a node {}", shown(&value)), cure);
                 query.nodes.push(node.ok_or_else(what)?);
@@ -250,10 +247,8 @@ impl Query {
         Some(self.rest.swap_remove(index).1)
     }
 
-    fn nodes(&mut self, first: (String, u16)) -> Vec<(String, u16)> {
-        let mut nodes = vec![first];
-        nodes.append(&mut self.nodes);
-        nodes
+    fn nodes(&mut self, first: HostPort) -> Vec<HostPort> {
+        std::iter::once(first).chain(self.nodes.drain(..)).collect()
     }
 
     fn is_used_up(&self) -> Result<(), UrlError> {

@@ -10,18 +10,26 @@ pub(crate) struct HostPort {
 }
 
 impl HostPort {
+    /// An IPv6 address may be in the brackets of a URL.
+    pub(crate) fn new(host: &str, port: u16) -> Self {
+        Self { host: host.trim_start_matches('[').trim_end_matches(']').to_owned(), port }
+    }
+
+    /// Parses `host:port`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self::new(host, port.parse().ok()?))
+    }
+
     /// Creates an address from a node's announcement. The host is empty if it equals the host at which
     /// the announcing node was reached, and a question mark if the name is unknown.
     pub(crate) fn announced(host: &str, port: u16, asked: &str) -> Self {
-        let host = if matches!(host, "" | "?") { asked } else { host };
-        Self { host: host.to_owned(), port }
+        Self::new(if matches!(host, "" | "?") { asked } else { host }, port)
     }
 
-    /// Parses a redirection's target: `host:port`, where an IPv6 address may be in brackets.
+    /// Parses a redirection's target.
     pub(crate) fn of_redirection(to: &str, asked: &str) -> Option<Self> {
-        let (host, port) = to.rsplit_once(':')?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        Some(Self::announced(host, port.parse().ok()?, asked))
+        Self::parse(to).map(|to| Self::announced(&to.host, to.port, asked))
     }
 }
 

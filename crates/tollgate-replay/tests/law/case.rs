@@ -8,8 +8,8 @@ use tollgate_core::{
     Algorithm, Cost, Key, LeakyMode, Policy, Quota, Refill, Resolution, Strikes, Timestamp,
 };
 use tollgate_engine::{
-    self as engine, AppliedLimit, Charges, Limits, Mode, OwnPolicy, SubjectKind, TierIndex,
-    actual_cost,
+    self as engine, AppliedLimit, Charges, Correction, Ending, Limits, Mode, OwnPolicy,
+    SubjectKind, TierIndex,
 };
 
 /// In milliseconds, the timer's resolution. A quota of up to four units refills at multiples of a
@@ -30,6 +30,8 @@ pub(crate) struct Limited {
     pub(crate) is_global: bool,
     /// Whether only failures count.
     pub(crate) counts: bool,
+    /// Whether successes forgive.
+    pub(crate) forgives: bool,
     /// How long requests queue in the store, in milliseconds.
     pub(crate) max_queue_time: Option<u64>,
 }
@@ -133,9 +135,13 @@ impl Case {
         number.map(|it| Arc::clone(if it < self.reload.0 { &first } else { &second })).collect()
     }
 
-    /// A request's charges, and the costs to which its response settles them.
-    pub(crate) fn charges(&self, number: usize, rules: &Limits) -> (Charges, Vec<(u8, Cost)>) {
-        let (mut charges, mut actual) = (Charges::default(), Vec::new());
+    /// A request's charges, and how its response corrects them.
+    pub(crate) fn charges(
+        &self,
+        number: usize,
+        rules: &Limits,
+    ) -> (Charges, Vec<(u8, Correction)>) {
+        let (mut charges, mut corrections) = (Charges::default(), Vec::new());
         let sent = &self.requests[number];
         for (number, limited) in (0..).zip(self.limits_of(number)) {
             let (kind, key) = match limited.is_global {
@@ -155,9 +161,10 @@ impl Case {
             let policy = rules.policy(&applied).clone();
             charges.push(applied, rules);
             let counts = limited.counts.then_some(sent.fails);
-            actual.extend(actual_cost(&policy, cost, counts, None).map(|cost| (number, cost)));
+            let ending = Ending { counts, forgives: limited.forgives && !sent.fails, stated: None };
+            corrections.extend(ending.correction(&policy, cost).map(|it| (number, it)));
         }
-        (charges, actual)
+        (charges, corrections)
     }
 
     /// When each request arrives, in milliseconds.
@@ -199,12 +206,21 @@ fn limited() -> impl Strategy<Value = Limited> {
     ];
     let units = prop::array::uniform2(1_u64..5);
     let max_queue_time = prop::option::of((1_u64..160).prop_map(|quarters| quarters * QUARTER));
-    (rules, units, 1_u64..12, mode, any::<[bool; 2]>(), max_queue_time).prop_map(
-        |(rule, units, interval, mode, [counts, is_global], max_queue_time)| {
+    (rules, units, 1_u64..12, mode, any::<[bool; 3]>(), max_queue_time).prop_map(
+        |(rule, units, interval, mode, [counts, forgives, is_global], max_queue_time)| {
             let mode = if let Rule::Penalty { .. } = rule { mode.of_penalty() } else { mode };
             let interval = interval * STEP;
-            let mut limited =
-                Limited { name: 0, rule, units, interval, mode, is_global, counts, max_queue_time };
+            let mut limited = Limited {
+                name: 0,
+                rule,
+                units,
+                interval,
+                mode,
+                is_global,
+                counts,
+                forgives,
+                max_queue_time,
+            };
             let cannot_queue = matches!(
                 rule,
                 Rule::Penalty { .. }
@@ -215,7 +231,8 @@ fn limited() -> impl Strategy<Value = Limited> {
                 limited.max_queue_time = None;
             }
             if limited.is_permit() {
-                (limited.counts, limited.max_queue_time) = (false, None);
+                (limited.counts, limited.forgives) = (false, false);
+                limited.max_queue_time = None;
                 if let Mode::Wait(max) = &mut limited.mode {
                     // A waiting request retries every 25 ms.
                     *max /= 10;

@@ -13,10 +13,10 @@ impl Case {
         let mut replay = Replay::within(Bounds { waiting: self.places, ..Bounds::default() });
         let mut results = Vec::new();
         for (number, (sent, at)) in self.requests.iter().zip(self.arrivals()).enumerate() {
-            let (charges, actual) = self.charges(number, &rules[number]);
+            let (charges, corrections) = self.charges(number, &rules[number]);
             let duration = Micros::new(sent.duration * 1_000);
             let request = Request::new(instant(at), &rules[number], charges);
-            let mut request = request.settling(&actual).lasting(duration);
+            let mut request = request.correcting(&corrections).lasting(duration);
             let answer = replay.request(&mut request).unwrap();
             results.push((answer, request.charges));
         }

@@ -40,6 +40,9 @@ impl Limited {
         if self.counts {
             limit = limit.count_only(|response| response.status != StatusCode::OK);
         }
+        if self.forgives {
+            limit = limit.forgive_on(|response| response.status == StatusCode::OK);
+        }
         limit.mode(self.mode)
     }
 }

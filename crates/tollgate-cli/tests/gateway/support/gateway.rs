@@ -102,7 +102,8 @@ impl Gateway {
             let mut line = String::new();
             let length = banner.read_line(&mut line).unwrap_or(0);
             assert!(length > 0, "the gateway exited early: {}", log.lock().unwrap());
-            let (name, url) = line.split_once("http").unwrap();
+            // Sockets have no port to find out.
+            let Some((name, url)) = line.split_once("http") else { continue };
             let address = url.split_once("://").unwrap().1.trim_end().parse().unwrap();
             fronts.entry(name.trim().to_owned()).or_insert(address);
         }
@@ -231,9 +232,8 @@ pub(crate) fn whole(lines: &str) -> String {
     let mut file = String::from("rateLimiter:\n");
     let lines = lines.lines().map(str::to_owned);
     let mut lines: Vec<_> = lines.filter(|line| !line.trim().is_empty()).collect();
-    let has_fronts = lines
-        .iter()
-        .any(|line| ["forwardAuth:", "rateLimitService:"].iter().any(|key| line.contains(key)));
+    let fronts = ["forwardAuth:", "rateLimitService:", "decisionApi:"];
+    let has_fronts = lines.iter().any(|line| fronts.iter().any(|key| line.contains(key)));
     // A gateway that only decides for other proxies does not need a port for requests.
     let only_answers = has_fronts && !lines.iter().any(|line| line.starts_with("target"));
     for key in ["listen", "admin"] {

@@ -30,6 +30,7 @@ pub(super) fn decision_api(file: &FileContext<'_>) -> Checked<Option<DecisionApi
     Ok(Some(DecisionApiPlan {
         policies,
         token: api.token.value()?,
+        socket: api.socket.value()?,
         waits,
         longest_block: api.longest_block.value()?,
     }))

@@ -87,7 +87,10 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Vec<(Front, Liste
     let is_proxy = root.has_target(limiter) || limiter.listen.is_set() || !limiter.has_fronts();
     let forward_auth = limiter.forward_auth.there().map(|section| &section.listen);
     let rate_limits = limiter.rate_limit_service.there().map(|section| &section.listen);
-    let decision_api = limiter.decision_api.there().map(|section| &section.listen);
+    // A socket replaces the default address.
+    let decision_api = limiter.decision_api.there();
+    let decision_api = decision_api.filter(|it| it.listen.is_set() || !it.socket.is_set());
+    let decision_api = decision_api.map(|section| &section.listen);
     let mut all = Vec::new();
     for (front, listeners) in [
         (Front::Proxy, is_proxy.then_some(&limiter.listen)),

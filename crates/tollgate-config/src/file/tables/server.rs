@@ -51,8 +51,11 @@ section! {
     /// Decisions over HTTP with JSON, for programs in any language. See
     /// [other languages](how-to/other-languages.md).
     keys DecisionApi = "decisionApi" either [wait queue] {
-        /// Where programs connect.
+        /// Where programs connect. With `socket`, there is no default.
         default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8084",
+        /// The path of a Unix socket where programs on this machine connect. Its file belongs to the
+        /// gateway's user and group, and only they can connect.
+        optional socket: format::File,
         /// The token that programs send as `Authorization: Bearer …`. Without it, every program that can
         /// connect may call the API.
         optional token: Hidden<format::BearerToken>,

@@ -1,7 +1,7 @@
 //! One client connection, from the first byte to the last.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -78,6 +78,26 @@ pub(crate) async fn serve<St: Inspect>(
             gateway.persistent.summary.invalid_head(peer.ip(), reason);
         }
         tracing::debug!(%peer, %error, "a connection failed");
+    }
+}
+
+/// Serves a client on this machine, which counts as loopback.
+#[cfg(unix)]
+pub(crate) async fn serve_local<St: Inspect>(
+    gateway: Arc<Gateway<St>>,
+    stream: std::os::unix::net::UnixStream,
+    slot: Slot,
+    front: Front,
+) {
+    let patience = gateway.app().patience();
+    let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let client = Accepted { peer, slot, is_tls: false, is_http1: false, certificate: None };
+    let served = match tokio::net::UnixStream::from_std(stream) {
+        Ok(stream) => http(&gateway, stream, client, front, patience).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a local connection failed");
     }
 }
 

@@ -7,7 +7,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use http::{HeaderMap, Request, Response};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use tokio::time::{sleep, timeout};
 use tollgate::observe::Inspect;
@@ -16,7 +18,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower_service::Service;
 
-use super::rate_limits::RateLimits;
+use super::rate_limits::{RateLimits, json};
 use crate::serve::app::App;
 use crate::serve::body::Body;
 use crate::serve::gateway::Gateway;
@@ -36,6 +38,9 @@ pub(crate) async fn answer<St: Inspect>(
         if request.uri().path().starts_with("/grpc.health.v1.Health/") {
             return gateway.health.clone().call(request).await;
         }
+        if request.uri().path() == "/json" {
+            return Ok(json(app, request).await);
+        }
         RateLimitServiceServer::new(Decider(Arc::clone(app))).call(request).await
     };
     // A client may set no deadline and never finish its request.
@@ -45,6 +50,49 @@ pub(crate) async fn answer<St: Inspect>(
     let late = |_| Status::deadline_exceeded("no decision before the deadline").into_http();
     answered.unwrap_or_else(late).map(Body::from)
 }
+
+/// The path of envoyproxy/ratelimit for clients without gRPC.
+async fn json<St: Inspect>(
+    app: &App<St>,
+    request: Request<Incoming>,
+) -> Response<tonic::body::Body> {
+    let plain = |status, text: Vec<u8>| {
+        let mut response = Response::new(tonic::body::Body::new(Full::from(text)));
+        *response.status_mut() = status;
+        response
+    };
+    if request.method() != Method::POST {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, b"Use POST.".to_vec());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        return response;
+    }
+    let Some(rules) = &app.rate_limits else {
+        return plain(StatusCode::NOT_FOUND, b"No `rateLimitService` is configured.".to_vec());
+    };
+    let asked = match Limited::new(request.into_body(), MOST_BYTES).collect().await {
+        Ok(body) => json::read(&body.to_bytes()),
+        Err(error) => Err(error.to_string()),
+    };
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(error) => {
+            return plain(StatusCode::BAD_REQUEST, format!("The body: {error}.").into_bytes());
+        }
+    };
+    match rules.answer(&asked).await {
+        Ok(decided) => {
+            let (status, body) = json::written(&decided);
+            let mut response = plain(status, body);
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+        }
+        Err(error) => plain(json::status_of(&error), error.message().as_bytes().to_vec()),
+    }
+}
+
+/// More than all descriptors that a request may have.
+const MOST_BYTES: usize = 64 << 10;
 
 pub(crate) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: HealthReporter) {
     let mut told = None;

@@ -67,7 +67,7 @@ impl Network {
         match self {
             Self::Fred { address, tls } => {
                 let config = match node {
-                    Some(node) => address.config_of(&node.host, node.port, tls.clone()),
+                    Some(node) => address.config_of(node, tls.clone()),
                     None => address.config(tls.clone()),
                 };
                 let connection = FredConnection::new(config, timeout);

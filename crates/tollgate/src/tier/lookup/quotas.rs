@@ -14,7 +14,6 @@ use super::entry::{Answer, Known, Look};
 use super::{ClientQuota, LimitQuotas, OnLookupFailure, OnUnknownClient};
 use crate::grpc::GrpcServices;
 use crate::key::{KeyError, KeySource, Subject};
-use crate::limit::policy_like;
 use crate::tier::Tier;
 use crate::{Limit, RequestHead};
 
@@ -227,7 +226,7 @@ fn own_policy(base: &Policy, shares: &[(u32, u32)], quota: Quota) -> Result<Poli
         true => Quota::new(quota.limit(), base.quota().window()),
         false => quota,
     };
-    let mut policy = policy_like(base, base.name(), quota)?;
+    let mut policy = base.with_quota(quota)?;
     for (numerator, denominator) in shares {
         policy = policy.share(*numerator, *denominator)?;
     }

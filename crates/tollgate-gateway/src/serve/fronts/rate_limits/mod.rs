@@ -5,8 +5,10 @@
 //! | `charges.rs` | decides and charges a request's descriptors |
 //! | `response.rs` | the message with the decisions |
 //! | `metadata.rs` | its dynamic metadata |
+//! | `json.rs` | the messages as JSON |
 
 mod charges;
+pub(super) mod json;
 mod metadata;
 mod response;
 

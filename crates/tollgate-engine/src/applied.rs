@@ -25,7 +25,7 @@ impl Default for TierIndex {
 pub struct OwnPolicy {
     /// The policy, with the name and the algorithm of the limit's policy.
     pub policy: Policy,
-    /// What the caller prepared for the responses to this client, such as header values.
+    /// The caller's data for responses to this client, such as header values.
     pub prepared: Box<dyn Any + Send + Sync>,
 }
 

@@ -378,16 +378,16 @@ impl Limit {
     /// happens if a look-up fails.
     ///
     /// The looked-up quota has the policy's algorithm and other settings. Under a concurrency limit,
-    /// only its number of units applies. A quota overrides the client's [tier](Self::in_tier); a
-    /// looked-up tier is one of these.
+    /// only its number of units applies. A quota overrides the client's [tier](Self::in_tier). The
+    /// look-up may also return the name of such a tier.
     #[must_use]
     pub fn quota_from(mut self, lookup: &QuotaLookup) -> Self {
         self.quotas = Some(LimitQuotas::new(lookup, None));
         self
     }
 
-    /// Like [`quota_from`](Self::quota_from), but looks up the quota of the client that `owner`
-    /// finds. For example, each of a tenant's users gets the tenant's quota:
+    /// Like [`quota_from`](Self::quota_from), but looks up the client that `owner` finds. For
+    /// example, every user can have the tenant's quota:
     ///
     /// ```
     /// use tollgate::key::Header;
@@ -536,7 +536,7 @@ impl Limit {
         own.map_or(&self.policy, |(_, policy)| policy)
     }
 
-    /// Returns the policy of the key whose quota was looked up recently, or otherwise the tier's.
+    /// Returns the key's policy if its quota was looked up recently, and otherwise the tier's policy.
     #[cfg(feature = "metrics")]
     pub fn policy_of(&self, tier: Option<&Tier>, key: &Key) -> Policy {
         let cached = self.quotas.as_ref().and_then(|quotas| quotas.cached(self, key));

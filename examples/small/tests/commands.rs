@@ -30,35 +30,43 @@ fn printed_commands_reach_their_example() {
     thread::scope(|scope| {
         for (name, program) in EXAMPLES {
             scope.spawn(move || {
-                let folder = tempfile::tempdir().unwrap();
-                let output = namespace()
-                    .args(["bash", "-c", TRY_COMMANDS, name, program])
-                    .current_dir(folder.path())
-                    .stdin(Stdio::null())
-                    .output()
-                    .unwrap();
-                let shown = String::from_utf8_lossy(&output.stdout);
-                let errors = String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success(), "{name}: {errors}\n{shown}");
+                let shown = run(TRY_COMMANDS, name, program);
                 assert!(!shown.contains("misconfigured"), "{name}: {shown}");
             });
         }
     });
 }
 
+/// The last command's response has the quota from the other service, which was 3 before.
+#[test]
+fn tenant_has_its_new_quota() {
+    let shown = run(TRY_COMMANDS, "tenants", env!("CARGO_BIN_EXE_tenants"));
+    let statuses: Vec<_> = shown.lines().filter(|line| line.starts_with("HTTP/")).collect();
+    assert_eq!(statuses, ["HTTP/1.1 200 OK"], "{shown}");
+    assert!(shown.contains(r#"ratelimit-policy: "tenant";q=10;w=60"#), "{shown}");
+    assert!(shown.contains(r#"ratelimit: "tenant";r=6;"#), "{shown}");
+}
+
 /// `leased` needs Redis and is meant for several replicas, so start two.
 #[test]
 fn leased_replicas_share_redis() {
+    let shown = run(SHARE_REDIS, "leased", env!("CARGO_BIN_EXE_leased"));
+    assert_eq!(shown.lines().collect::<Vec<_>>(), ["200", "200"]);
+}
+
+/// Runs the script for a program in its own network namespace, and returns its output.
+fn run(script: &str, name: &str, program: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let output = namespace()
-        .args(["bash", "-c", SHARE_REDIS, "leased", env!("CARGO_BIN_EXE_leased")])
+        .args(["bash", "-c", script, name, program])
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}\n{shown}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(shown.lines().collect::<Vec<_>>(), ["200", "200"]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {errors}\n{shown}");
+    shown
 }
 
 /// A command in its own network namespace. When it exits, its processes are killed.

@@ -36,13 +36,12 @@ enum Terms {
 }
 
 impl PolicyFields {
-    /// The header values of a limit. They are never freed, so there must be few.
+    /// Makes a limit's header values. They are never freed, so there must be few.
     pub(crate) fn new(policy: &Policy) -> Self {
         Self::with_values(policy, interned)
     }
 
-    /// The header values of a client's own policy, in place of this policy. Responses share them, and
-    /// they are freed with it.
+    /// Makes the header values for a client with this policy. They are freed together with it.
     pub(crate) fn of_client(&self, policy: &Policy) -> Self {
         let own = Self::with_values(policy, |text| HeaderValue::from_bytes(text).ok());
         let (names, is_soft) = (self.names.clone(), self.is_soft);

@@ -4,8 +4,8 @@ use std::pin::Pin;
 
 use crate::tier::lookup::{Answer, PendingAnswer};
 
-/// A request's look-ups, by the numbers of their limits. Most requests have none, because the
-/// results are cached.
+/// A request's look-ups, by limit number. Most requests need no look-up, because the results are
+/// cached.
 #[derive(Default)]
 pub(super) struct LookUps {
     answers: Vec<(u8, Answer)>,

@@ -90,9 +90,9 @@ impl<St: Store> LimiterBuilder<St> {
         self.limit(Limit::new(policy, CallersKey))
     }
 
-    /// Adds a policy whose quota for each key is looked up, for example in a database. The key's
-    /// text is the [client's name](crate::tier::Client::name). The policy's own quota applies to keys
-    /// that the look-up does not know. See [`QuotaLookup`].
+    /// Adds a policy, and looks up each key's quota, for example in a database. The key's text is the
+    /// [client's name](crate::tier::Client::name). The policy's own quota applies to keys that the
+    /// look-up does not know. See [`QuotaLookup`].
     #[must_use]
     pub fn policy_from(self, policy: Policy, lookup: &QuotaLookup) -> Self {
         self.limit(Limit::new(policy, CallersKey).quota_from(lookup))

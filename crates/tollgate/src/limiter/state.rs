@@ -19,7 +19,7 @@ pub(super) type State<St> = Driver<St, Face>;
 pub(crate) struct Face {
     pub(super) queue: WaitQueue,
     pub(super) limits: Box<[Limit]>,
-    /// The quotas of keys, for the policies whose quotas are looked up.
+    /// The look-ups of keys' quotas, for each policy.
     pub(super) quotas: Box<[Option<OwnQuotas>]>,
     /// Which policies have a single quota for all keys.
     pub(super) are_global: Box<[bool]>,
@@ -49,7 +49,7 @@ impl<St> State<St> {
 }
 
 impl Face {
-    /// Returns the terms for a key whose quota is looked up. Waits for the look-up if necessary.
+    /// Returns the key's terms if the policy has a look-up. Waits for the result if necessary.
     pub(super) async fn terms(&self, applied: &AppliedLimit) -> Option<Terms> {
         let quotas = self.quotas[usize::from(applied.limit)].as_ref()?;
         let answer = match quotas.look_by_key(&applied.key, applied.kind) {

@@ -28,7 +28,7 @@ enum Event {
     Forget(usize),
     /// The database fails, or works again.
     Fail(bool),
-    /// A process receives a request, whose response counts or is refunded.
+    /// A process receives a request. Its response counts, or the request is refunded.
     Ask { process: usize, counts: bool },
     /// The oldest request in flight finishes.
     Finish,
@@ -49,7 +49,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..60)
 }
 
-/// A request that finishes when the test says so. Its response counts if it is a 401.
+/// Holds a request until the test finishes it. A 401 counts.
 #[derive(Clone)]
 struct Held {
     finish: Arc<Notify>,
@@ -153,7 +153,7 @@ async fn obey(first: u64, events: &[Event]) {
             }
         }
     }
-    // A client that waits as long as it was told is allowed, whatever changed before its wait.
+    // After `Retry-After` a client is allowed, even if the number changed before its wait.
     processes.lookups.iter().for_each(|lookup| lookup.forget("global"));
     for process in [0, 1] {
         let response = loop {

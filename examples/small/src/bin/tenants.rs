@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin tenants
 //!
-//! Each tenant's quota comes from another service, over HTTP. It is cached, and the tenant's next
-//! request after a change of its plan has the new quota.
+//! The limiter looks up each tenant's quota in another service, over HTTP, and caches it. When a plan
+//! changes, the service tells the limiter, so the new quota applies immediately.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .layer(layer)
-        // The plans service calls it when a plan changes. Without it, a change takes a minute.
+        // The plans service calls this route after a change. Otherwise, it would take up to a minute.
         .route("/changed/{tenant}", post(changed));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("acme may send three requests. Then it has ten, of which three are used:");
@@ -63,7 +63,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Stands in for the service that knows the plans.
+/// A replacement for the real plans service.
 async fn serve_plans() -> std::io::Result<()> {
     type Plans = Arc<Mutex<HashMap<String, String>>>;
     async fn plan(

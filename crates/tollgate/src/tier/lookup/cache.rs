@@ -18,7 +18,7 @@ pub(super) struct Cache<V> {
 
 struct Shard<V> {
     entries: HashMap<Key, (V, Used)>,
-    /// The clients in the order of their turns.
+    /// The clients, ordered by turn.
     turns: VecDeque<Key>,
 }
 

@@ -53,7 +53,7 @@ pub(crate) enum Look {
 /// A look-up in progress.
 pub(crate) struct PendingAnswer(watch::Receiver<Option<Answer>>);
 
-/// What is known about a client's quota.
+/// The current knowledge about a client's quota.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     /// The last successful look-up's result.
@@ -113,7 +113,8 @@ impl Entry {
         Some(Answer { known, has_failed: false })
     }
 
-    /// Prepares a look-up. It runs in its own task, because a client may leave while others wait.
+    /// Prepares a look-up. It runs in its own task, because requests share it, and each may be
+    /// cancelled.
     #[cold]
     fn start(
         self: &Arc<Self>,
@@ -152,7 +153,7 @@ impl Entry {
         let pause = (shared.ttl / 2).min(RETRY);
         let next_at = failed_at.map_or(started + shared.ttl / 2, |at| at + pause);
         let fresh_until = match &state.last {
-            // An earlier result is valid until its time ends, unless it was forgotten.
+            // An earlier result remains valid, unless it was forgotten.
             Some(last) if failed_at.is_some() && last.epoch == epoch => last.fresh_until,
             _ if failed_at.is_some() => started,
             _ => started + shared.ttl,

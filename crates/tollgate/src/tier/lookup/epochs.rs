@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Counts how often each client was forgotten. A result is valid only in the epoch in which its
 /// look-up started.
 ///
-/// Clients share the counters, which bounds their number. If a client is forgotten, the others that
-/// share its counter are looked up again.
+/// Clients share a fixed number of counters. If a client is forgotten, all clients with the same
+/// counter are looked up again.
 pub(super) struct Epochs {
     counters: [AtomicU64; 256],
     all: AtomicU64,
@@ -30,8 +30,8 @@ impl Epochs {
     }
 
     pub(super) fn current(&self, counter: u8) -> u64 {
-        // Each sum of increasing counters occurs only once. Acquire, so that a look-up that starts
-        // in a new epoch reads what the program wrote before it ended the former epoch.
+        // Counters only increase, so their sum does too. `Acquire` makes the program's writes before
+        // `forget` visible to look-ups in the new epoch.
         let own = self.counters[usize::from(counter)].load(Ordering::Acquire);
         own + self.all.load(Ordering::Acquire)
     }

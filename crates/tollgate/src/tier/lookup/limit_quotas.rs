@@ -7,9 +7,9 @@ use crate::key::KeySource;
 #[derive(Clone)]
 pub(crate) struct LimitQuotas {
     pub(super) lookup: QuotaLookup,
-    /// Whose quota it is, if it is not the limit's key.
+    /// Finds the client to look up, if it is not the limit's key.
     pub(super) owner: Option<Arc<dyn KeySource>>,
-    /// The fractions of the client's quota that the limit grants, one of the other.
+    /// The limit grants these fractions of the client's quota, multiplied.
     pub(super) shares: Vec<(u32, u32)>,
 }
 

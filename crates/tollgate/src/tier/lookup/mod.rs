@@ -80,7 +80,7 @@ use crate::quiet::QuietLog;
 #[derive(Clone)]
 pub struct QuotaLookup(Arc<Shared>);
 
-/// The client whose quota is looked up.
+/// A client with the name for its look-up.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Client {
@@ -96,7 +96,7 @@ pub struct Client {
 
 /// Which quota applies if a look-up fails.
 ///
-/// All of them keep the result of the last successful look-up until its time to live ends.
+/// Until its time to live is over, the last result applies in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLookupFailure {
@@ -116,7 +116,7 @@ pub enum OnUnknownClient {
     /// The limit's own quota. The default.
     #[default]
     LimitQuota,
-    /// None: the layer responds with 403, as without a key.
+    /// None: the layer responds with 403, like to a request without a key.
     Refuse,
 }
 
@@ -180,8 +180,8 @@ impl QuotaLookup {
     }
 
     /// Forgets the results for the clients with this [name](Client::name). Requests that arrive
-    /// afterwards do not use the result of a look-up that has already started. If their look-up
-    /// fails, the forgotten result still is the last known.
+    /// afterwards start a new look-up, even if another look-up has already started. If theirs
+    /// fails, the forgotten result still is the last known result.
     pub fn forget(&self, name: &str) {
         self.0.epochs.end(name);
     }

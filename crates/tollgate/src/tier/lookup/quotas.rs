@@ -1,4 +1,4 @@
-//! A limit's policies for clients with their own quotas.
+//! A limit's policies for clients that have their own quotas.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::key::{KeyError, KeySource, Subject};
 use crate::tier::Tier;
 use crate::{Limit, RequestHead};
 
-/// Builds a limit's policies from the results of its look-up.
+/// Builds a limit's policies from look-up results.
 pub(crate) struct OwnQuotas {
     quotas: LimitQuotas,
     /// Under which its terms are stored in a result.
@@ -54,8 +54,8 @@ pub(crate) enum Refusal {
 }
 
 impl OwnQuotas {
-    /// `tiers` are the names of the tiers in the order of their numbers. `prepare` makes what the
-    /// responses to a client need of its policy.
+    /// `tiers` contains the tiers' names, ordered by number. `prepare` makes the values that
+    /// responses to a client need.
     pub(crate) fn new(
         limit: &Limit,
         tiers: &[Tier],
@@ -73,7 +73,7 @@ impl OwnQuotas {
         })
     }
 
-    /// Looks up the quota of a request's client. `None` if the request has no owner of a quota.
+    /// Looks up the quota for a request. Returns `None` if the request has no owner.
     pub(crate) fn look(
         &self,
         key: &dyn KeySource,
@@ -89,14 +89,14 @@ impl OwnQuotas {
         })
     }
 
-    /// Looks up the quota of a caller, whose name is its key.
+    /// Looks up a key's quota. The key is the client's name.
     pub(crate) fn look_by_key(&self, key: &Key, kind: SubjectKind) -> Look {
         let name = || String::from_utf8(key.as_bytes().to_vec()).ok();
         self.quotas.lookup.look(&Subject { kind, key: key.clone() }, name)
     }
 
-    /// Returns how the limit applies to a client in this tier. The result of a failed look-up never
-    /// grants more than the last known quota.
+    /// Returns how the limit applies to a client in this tier. If the look-up has failed, this grants
+    /// no more than the last known quota.
     pub(crate) fn terms(&self, answer: &Answer, tier: TierIndex) -> Terms {
         let limits_own = || Terms::Tier(tier);
         let in_force = || match answer.known.as_deref().map(|known| self.of_known(known)) {
@@ -145,7 +145,7 @@ impl OwnQuotas {
         }
         let terms = self.build(known);
         if built.len() == MAX_LIMITS {
-            // After reloads, most of them belong to limits that no longer exist.
+            // Limits that a reload has replaced leave their terms here.
             built.clear();
         }
         built.push((self.number, terms.clone()));
@@ -208,7 +208,7 @@ impl OwnQuotas {
 }
 
 impl LimitQuotas {
-    /// Returns the policy of a client whose quota is cached.
+    /// Returns the key's policy, if its quota is cached.
     #[cfg(feature = "metrics")]
     pub(crate) fn cached(&self, limit: &Limit, key: &Key) -> Option<Policy> {
         let answer = self.lookup.last(key).filter(|_| self.owner.is_none())?;
@@ -221,7 +221,7 @@ impl LimitQuotas {
 }
 
 fn own_policy(base: &Policy, shares: &[(u32, u32)], quota: Quota) -> Result<Policy, PolicyError> {
-    // A permit's time to live belongs to the limit, which renews permits in time.
+    // The limit's permits are renewed according to its own time to live.
     let quota = match base.is_concurrency() {
         true => Quota::new(quota.limit(), base.quota().window()),
         false => quota,

@@ -236,7 +236,7 @@ fn write_verdict(out: &mut String, limits: Charged<'_>, verdict: &Verdict) {
         let (policy, mode) = (limits.rules.policy(applied), limits.rules.of(applied).mode);
         own.push(*this);
         if mode == Mode::Annotate && !this.allows() {
-            exceeded.push(policy.name());
+            exceeded.push(policy.name().to_owned());
         }
         if policy.is_penalty() {
             let _ = writeln!(out, "  {}: requests pass {}", policy.name(), when(this, at));

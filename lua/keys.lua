@@ -151,14 +151,17 @@ local function version_of(entry, rule)
 end
 
 -- The version from which a new version starts: of those that count the same charges and are not
--- fresh, the one that counts units for longest. It stays the same while time passes, and so do the
--- waits that the new version tells.
+-- fresh, the one that counts units for longest, and of several the one with room for most. It stays
+-- the same while time passes, and so do the waits that the new version tells.
 local function source_of(entry, rule)
   local source, latest
   for _, version in ipairs(entry.versions) do
     if counts_with(version.rule, rule) and not is_fresh(version) then
       local fresh_at = version.rule.algorithm.fresh_at(version.rule, version.state)
-      if not source or fresh_at > latest then source, latest = version, fresh_at end
+      local has_more_room = source and version.rule.room > source.rule.room
+      if not source or fresh_at > latest or fresh_at == latest and has_more_room then
+        source, latest = version, fresh_at
+      end
     end
   end
   return source

@@ -81,12 +81,12 @@ local function rule_of(header)
     -- A bucket's limit and window are in lowest terms, which defines its scale. Refill in intervals
     -- adds whole tokens and needs no scale.
     interval = interval, unit = interval and 1 or window, rate = limit,
-    capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
+    capacity = 0, full = 0, room = limit, queue = code == 7 or code == 8, max_wait = number.MAX,
     calendar = code == CALENDAR and window or false, start = 0, stop = 0,
   }
   if code >= 5 and code <= 9 then
     rule.capacity = struct.unpack('>I5', header, from)
-    rule.full = rule.capacity * rule.unit
+    rule.full, rule.room = rule.capacity * rule.unit, rule.capacity
     if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
     if code == 8 then rule.max_wait = struct.unpack('>I7', header, from + 5) end
   end

@@ -38,8 +38,7 @@ pub(crate) fn run() -> Result<(), Failure> {
             runs.push(process::alone(&format!("flood {side}"))?);
         }
     }
-    let mut table =
-        Table::new("Ten million keys", &["what", "Tollgate", "governor", "target", "met"]);
+    let mut table = Table::new("Ten million keys", "what | Tollgate | governor | target | met");
     let mib = f64::from(1 << 20);
     let held = [
         Target::AtMost(f64::from(MAX_KEYS)),
@@ -49,13 +48,11 @@ pub(crate) fn run() -> Result<(), Failure> {
     ];
     let none = [Target::None; 6];
     for (index, (name, target)) in NAMES.iter().zip(none.into_iter().chain(held)).enumerate() {
-        let spread = |runs: &[Vec<f64>]| {
-            Spread::of(runs.iter().filter_map(|numbers| numbers.get(index).copied()))
-        };
+        let spread =
+            |runs: &[Vec<f64>]| Spread::of(runs.iter().filter_map(|numbers| numbers.get(index)));
         let [ours, theirs] = [spread(&runs[0]), spread(&runs[1])];
         let theirs = if theirs.median.is_nan() { "–".to_owned() } else { theirs.to_string() };
-        let cells = [(*name).to_owned(), ours.to_string(), theirs];
-        table.row(cells.into_iter().chain(target.cells(ours)));
+        table.row(&[name, &ours, &theirs, &target.met(ours)]);
     }
     report::write("flood", METHOD, &[table])
 }

@@ -15,7 +15,7 @@ use tower::{Service, ServiceExt};
 
 use crate::apps::{Wrapping, app};
 use crate::metered::{self, Recorder};
-use crate::report::{self, Table, Target};
+use crate::report::{self, Cells as _, Table, Target};
 use crate::rounds::{Peer, Spread, interleave};
 use crate::{Counter, Failure, process};
 
@@ -94,7 +94,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let added: Vec<Vec<f64>> = measured.iter().map(beyond_bare).collect();
     let mut table = Table::new(
         "Added to a request",
-        &["layer", "ns per request", "added ns", "× peer", "target", "met", "allocations"],
+        "layer | ns per request | added ns | × peer | target | met | allocations",
     );
     for (index, Row(wrapping, name, against)) in ROWS.into_iter().enumerate() {
         let peer = against.and_then(|(peer, target)| {
@@ -102,40 +102,27 @@ pub(crate) fn run() -> Result<(), Failure> {
             Some((&added[index], target))
         });
         let compared = peer.map_or_else(
-            || ["–", "–", "–"].map(str::to_owned),
-            |(theirs, target)| {
-                let ratio = Spread::of_ratios(&added[index], theirs);
-                let [target, met] = target.cells(ratio);
-                [format!("{ratio:.2}"), target, met]
-            },
+            || ["–"; 3].texts(),
+            |(theirs, target)| (Spread::of_ratios(&added[index], theirs), target).texts(),
         );
         let name_of = wrapping.to_possible_value();
         let count = format!("layer {}", name_of.as_ref().map_or("", |value| value.get_name()));
-        let allocations = process::count(&count)?;
-        let cells = [
-            name.to_owned(),
-            format!("{:.0}", Spread::of(measured[index].iter().copied())),
-            format!("{:.0}", Spread::of(added[index].iter().copied())),
-        ];
-        let allocations = allocations.map_or_else(|| "–".to_owned(), |count| format!("{count:.0}"));
-        table.row(cells.into_iter().chain(compared).chain([allocations]));
+        let ns = [&measured[index], &added[index]].map(|ns| (Spread::of(ns), 0));
+        table.row(&[&name, &ns, &compared, &(process::count(&count)?, 0)]);
     }
     let mut counting = Table::new(
         "Added with metrics",
-        &["layer", "recorder", "added ns", "× without metrics", "target", "met"],
+        "layer | recorder | added ns | × without metrics | target | met",
     );
     for (row, added_here) in metered.iter().zip(&measured[ROWS.len()..]) {
         let Metered(wrapping, recorder, name, target) = row;
         let Some(index) = ROWS.iter().position(|row| row.0 == *wrapping) else { continue };
         let ratio = Spread::of_ratios(added_here, &added[index]);
-        let [target, met] = target.cells(ratio);
         let recorder = match recorder {
             Recorder::None => "none",
             Recorder::Prometheus => "exporter for Prometheus",
         };
-        let spread = Spread::of(added_here.iter().copied());
-        let cells = [(*name).to_owned(), recorder.to_owned(), format!("{spread:.0}")];
-        counting.row(cells.into_iter().chain([format!("{ratio:.2}"), target, met]));
+        counting.row(&[name, &recorder, &(Spread::of(added_here), 0), &(ratio, *target)]);
     }
     report::write("layer", METHOD, &[table, counting])
 }

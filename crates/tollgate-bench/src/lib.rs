@@ -23,12 +23,12 @@ mod h2load;
 mod http;
 mod layer;
 mod machine;
+mod measured;
 mod memory;
 mod metered;
 mod process;
 mod redis;
 mod replay;
-#[cfg(unix)]
 mod replicas;
 mod report;
 mod rounds;
@@ -85,7 +85,6 @@ enum Bench {
         rounds: usize,
     },
     /// Three replicas with a shared quota in Redis: a single replica, and all through nginx
-    #[cfg(unix)]
     Replicas,
     /// The gateway in front of a server, compared with nginx
     Gateway {
@@ -110,7 +109,6 @@ enum Bench {
         port: u16,
     },
     /// A replica
-    #[cfg(unix)]
     #[command(hide = true)]
     Replica {
         limiter: replicas::ReplicaLimiter,
@@ -131,7 +129,7 @@ pub fn run() -> ExitCode {
             .and_then(|()| redis::run(redis::ROUNDS))
             .and_then(|()| redis::overload::run())
             .and_then(|()| redis::fleet::run(redis::fleet::ROUNDS))
-            .and_then(|()| all_replicas())
+            .and_then(|()| replicas::run())
             .and_then(|()| gateway::run(gateway::ROUNDS))
             .and_then(|()| replay::run(replay::ROUNDS)),
         Some(Bench::Memory) => memory::run(),
@@ -146,20 +144,11 @@ pub fn run() -> ExitCode {
         Some(Bench::Replay { rounds }) => replay::run(rounds),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),
-        #[cfg(unix)]
         Some(Bench::Replicas) => replicas::run(),
-        #[cfg(unix)]
         Some(Bench::Replica { limiter, redis, port }) => {
             serve::run(replicas::app(limiter, &redis), port)
         }
     })
-}
-
-/// Runs the benchmark of replicas, which needs nginx and therefore Unix.
-fn all_replicas() -> Result<(), Failure> {
-    #[cfg(unix)]
-    replicas::run()?;
-    Ok(())
 }
 
 /// Runs a measurement in its own process and prints the numbers.

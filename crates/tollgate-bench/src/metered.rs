@@ -1,12 +1,13 @@
 //! The layer with metrics, in a separate program that takes turns on request.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use clap::ValueEnum;
 
 use crate::Failure;
 use crate::apps::Wrapping;
+use crate::process::Running;
 use crate::rounds::Peer;
 
 /// The recorder of the metrics.
@@ -18,9 +19,9 @@ pub(crate) enum Recorder {
     Prometheus,
 }
 
-/// The running program, killed on drop.
+/// The running program.
 struct Metered {
-    process: Child,
+    _process: Running,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -45,7 +46,7 @@ pub(crate) fn peer(
     let (Some(to), Some(from)) = (process.stdin.take(), process.stdout.take()) else {
         return Err("a pipe is missing".into());
     };
-    let mut metered = Metered { process, to, from: BufReader::new(from) };
+    let mut metered = Metered { _process: Running(process), to, from: BufReader::new(from) };
     // NaN marks a failed round, because every ratio with NaN is NaN.
     Ok(Some(Box::new(move || metered.turn().unwrap_or(f64::NAN))))
 }
@@ -56,14 +57,6 @@ impl Metered {
         let mut line = String::new();
         self.from.read_line(&mut line)?;
         Ok(line.trim().parse()?)
-    }
-}
-
-impl Drop for Metered {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

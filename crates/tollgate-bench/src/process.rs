@@ -1,10 +1,56 @@
 //! Child processes for measurements, and numbers about processes.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Failure;
+
+/// A running program, stopped on drop.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Starts a server, and waits until it listens on all ports.
+    pub(crate) fn listening(command: &mut Command, ports: &[u16]) -> Result<Self, Failure> {
+        let process = command.spawn().map_err(|error| format!("`{command:?}`: {error}"))?;
+        let server = Self(process);
+        let started = Instant::now();
+        for port in ports {
+            while TcpStream::connect(local(*port)).is_err() {
+                if started.elapsed() > Duration::from_secs(10) {
+                    return Err(format!("`{command:?}` does not listen").into());
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(server)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // SIGTERM, because with SIGKILL nginx would leave its workers running.
+        let _ = Command::new("kill").arg(self.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
+    // All listeners are open at the same time, so their ports are different.
+    let listeners: Result<Vec<_>, _> = (0..count).map(|_| TcpListener::bind(local(0))).collect();
+    listeners?.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
 
 /// Runs a measurement in its own process, and returns the numbers that it prints.
 pub(crate) fn alone(what: &str) -> Result<Vec<f64>, Failure> {

@@ -1,6 +1,6 @@
 //! Three replicas with a shared quota under load from wrk: a single replica, and all through nginx.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,10 +11,12 @@ use tollgate::{Limit, RateLimitLayer, RedisStore};
 use tollgate_test_servers::{Nginx, Redis};
 
 use crate::Failure;
+use crate::measured::{MeasuredPort, measure};
+use crate::process::local;
 use crate::report::{self, Table};
 use crate::rounds::Spread;
 use crate::serve::Server;
-use crate::wrk::{self, Load};
+use crate::wrk;
 
 const METHOD: &str = "\
 Three servers with two worker threads each, one redis-server, nginx with the configuration of
@@ -40,6 +42,14 @@ pub(crate) enum ReplicaLimiter {
     Tollgate,
 }
 
+impl ReplicaLimiter {
+    /// Starts a server with this limiter.
+    pub(crate) fn start(self, redis: &Redis) -> Result<Server, Failure> {
+        let name = self.to_possible_value().ok_or("a limiter without a name")?;
+        Server::start(&["replica", name.get_name(), "--redis", &redis.url()])
+    }
+}
+
 const LIMITERS: [(ReplicaLimiter, &str); 3] = [
     (ReplicaLimiter::Bare, "bare app"),
     (ReplicaLimiter::ScriptEach, "a script per request"),
@@ -55,50 +65,24 @@ pub(crate) fn run() -> Result<(), Failure> {
         .collect::<Result<_, _>>()?;
     let mut table = Table::new(
         "Requests per second over one quota in Redis",
-        &["target", "server", "thousand requests/s", "p50 ms", "p99 ms", "×", "p99 ×"],
+        "target | server | thousand requests/s | p50 ms | p99 ms | × | p99 ×",
     );
-    for (way, asked) in [("a single replica", Asked::One), ("three through nginx", Asked::All)] {
-        let measured = measure(&fleets, asked);
-        let of = |fleet: usize, what: fn(&Load) -> f64| -> Vec<f64> {
-            measured[fleet].iter().map(what).collect()
-        };
-        for (fleet, (_, name)) in LIMITERS.iter().enumerate() {
-            let ratio = |what| format!("{:.2}", Spread::of_ratios(&of(fleet, what), &of(1, what)));
-            table.row([
-                way.to_owned(),
-                (*name).to_owned(),
-                Spread::of(of(fleet, |load| load.rate / 1e3)).to_string(),
-                format!("{:.2}", Spread::of(of(fleet, |load| load.median))),
-                format!("{:.2}", Spread::of(of(fleet, |load| load.p99))),
-                ratio(|load| load.rate),
-                ratio(|load| load.p99),
-            ]);
+    let all = fleets.iter().map(|fleet| fleet.nginx.address().port());
+    let one = fleets.iter().map(|fleet| fleet.servers[0].address().port());
+    for (way, ports) in
+        [("a single replica", Vec::from_iter(one)), ("three through nginx", all.collect())]
+    {
+        let port = |port| MeasuredPort { port, processes: Vec::new() };
+        let ports: Vec<_> = ports.into_iter().map(port).collect();
+        let measured = measure(&ports, ROUNDS, |port| wrk::load(local(port), CONNECTIONS));
+        for ((_, name), side) in LIMITERS.iter().zip(&measured) {
+            let each = &measured[1];
+            let rates = Spread::of_ratios(&side.rates, &each.rates);
+            let ratios = [(rates, 2), (Spread::of_ratios(&side.p99s, &each.p99s), 2)];
+            table.row(&[&way, name, &side.work()[0], &side.latency(), &ratios]);
         }
     }
     report::write("replicas", METHOD, &[table])
-}
-
-/// Measures each fleet in each round. The fleets take turns, and each round starts with another
-/// fleet. The first round only warms up.
-fn measure(fleets: &[Fleet], asked: Asked) -> Vec<Vec<Load>> {
-    let mut measured = vec![Vec::with_capacity(ROUNDS); fleets.len()];
-    for round in 0..=ROUNDS {
-        for turn in 0..fleets.len() {
-            let fleet = (round + turn) % fleets.len();
-            let load = wrk::load(fleets[fleet].address(asked), CONNECTIONS);
-            if round > 0 {
-                measured[fleet].push(load);
-            }
-        }
-    }
-    measured
-}
-
-/// The target of the load.
-#[derive(Clone, Copy)]
-enum Asked {
-    One,
-    All,
 }
 
 /// Three equal replicas behind nginx.
@@ -110,21 +94,11 @@ struct Fleet {
 
 impl Fleet {
     fn start(limiter: ReplicaLimiter, redis: &Redis) -> Result<Self, Failure> {
-        let name = limiter.to_possible_value().ok_or("a limiter without a name")?;
-        let url = redis.url();
-        let args = ["replica", name.get_name(), "--redis", &url];
-        let servers: Vec<_> = (0..3).map(|_| Server::start(&args)).collect::<Result<_, _>>()?;
+        let servers: Vec<_> = (0..3).map(|_| limiter.start(redis)).collect::<Result<_, _>>()?;
         let addresses: Vec<_> = servers.iter().map(Server::address).collect();
         let folder = tempfile::tempdir()?;
         let nginx = Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &addresses, folder.path())?;
         Ok(Self { nginx, servers, _folder: folder })
-    }
-
-    fn address(&self, asked: Asked) -> SocketAddr {
-        match asked {
-            Asked::One => self.servers[0].address(),
-            Asked::All => self.nginx.address(),
-        }
     }
 }
 

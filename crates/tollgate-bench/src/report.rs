@@ -11,28 +11,76 @@ use crate::rounds::Spread;
 /// A benchmark's table.
 pub(crate) struct Table {
     title: &'static str,
-    columns: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
+    columns: &'static str,
+    rows: Vec<String>,
 }
 
 impl Table {
-    pub(crate) fn new(title: &'static str, columns: &[&'static str]) -> Self {
-        Self { title, columns: columns.to_vec(), rows: Vec::new() }
+    /// `columns` are separated by ` | `.
+    pub(crate) const fn new(title: &'static str, columns: &'static str) -> Self {
+        Self { title, columns, rows: Vec::new() }
     }
 
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let cells: Vec<_> = cells.into_iter().collect();
-        eprintln!("{}", cells.join(" | "));
-        self.rows.push(cells);
+    pub(crate) fn row(&mut self, cells: &[&dyn Cells]) {
+        let row = cells.iter().flat_map(|cells| cells.texts()).collect::<Vec<_>>().join(" | ");
+        eprintln!("{row}");
+        self.rows.push(row);
     }
 
     fn markdown(&self) -> String {
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        let heads: Vec<_> = self.columns.iter().map(ToString::to_string).collect();
-        let mut text = format!("## {}\n\n{}", self.title, line(&heads));
-        text += &format!("|{}\n", "---|".repeat(self.columns.len()));
-        text.extend(self.rows.iter().map(|row| line(row)));
-        text
+        let Self { title, columns, rows } = self;
+        let line = "---|".repeat(columns.split(" | ").count());
+        let rows = rows.iter().map(|row| format!("| {row} |\n")).collect::<String>();
+        format!("## {title}\n\n| {columns} |\n|{line}\n{rows}")
+    }
+}
+
+/// One or more cells of a row.
+pub(crate) trait Cells {
+    fn texts(&self) -> Vec<String>;
+}
+
+macro_rules! displayed {
+    ($($type:ty)*) => { $(
+        impl Cells for $type {
+            fn texts(&self) -> Vec<String> {
+                vec![self.to_string()]
+            }
+        }
+    )* };
+}
+displayed!(&str String u64 u32 usize Spread);
+
+/// With this number of digits.
+impl Cells for (Spread, usize) {
+    fn texts(&self) -> Vec<String> {
+        vec![format!("{:.*}", self.1, self.0)]
+    }
+}
+
+/// With this number of digits, or a dash.
+impl Cells for (Option<f64>, usize) {
+    fn texts(&self) -> Vec<String> {
+        vec![self.0.map_or_else(|| "–".to_owned(), |number| format!("{number:.*}", self.1))]
+    }
+}
+
+/// A ratio, its target, and whether the median meets it.
+impl Cells for (Spread, Target) {
+    fn texts(&self) -> Vec<String> {
+        [(self.0, 2).texts(), self.1.met(self.0).texts()].concat()
+    }
+}
+
+impl<T: Cells> Cells for Vec<T> {
+    fn texts(&self) -> Vec<String> {
+        self.iter().flat_map(Cells::texts).collect()
+    }
+}
+
+impl<T: Cells, const N: usize> Cells for [T; N] {
+    fn texts(&self) -> Vec<String> {
+        self.iter().flat_map(Cells::texts).collect()
     }
 }
 
@@ -46,7 +94,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// The target, and whether a median meets it.
-    pub(crate) fn cells(self, spread: Spread) -> [String; 2] {
+    pub(crate) fn met(self, spread: Spread) -> [String; 2] {
         let (sign, bound, met) = match self {
             Self::AtMost(bound) => ("≤", bound, spread.median <= bound),
             Self::AtLeast(bound) => ("≥", bound, spread.median >= bound),

@@ -1,26 +1,31 @@
 //! Rounds in which peers take turns, to cancel noise.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Mul;
 
 /// A peer: runs for a moment, and returns its measurement.
 pub(crate) type Peer<'a> = Box<dyn FnMut() -> f64 + 'a>;
 
 /// The measurements of each peer, one number per round.
-///
-/// Each round starts with another peer, so all peers suffer equally from the cache contents that
-/// their predecessors leave. Before the first round, all peers run one time to warm up.
 pub(crate) fn interleave(peers: &mut [Peer<'_>], rounds: usize) -> Vec<Vec<f64>> {
-    for peer in peers.iter_mut() {
-        peer();
-    }
     let mut measured = vec![Vec::with_capacity(rounds); peers.len()];
-    for round in 0..rounds {
-        for turn in 0..peers.len() {
-            let peer = (round + turn) % peers.len();
-            measured[peer].push(peers[peer]());
+    for (peer, counts) in turns(peers.len(), rounds) {
+        let number = peers[peer]();
+        if counts {
+            measured[peer].push(number);
         }
     }
     measured
+}
+
+/// The peers in the order of their turns, and whether a turn counts.
+///
+/// Each round starts with another peer, so all peers suffer equally from the cache contents that
+/// their predecessors leave. Before the first round, all peers run one time to warm up.
+pub(crate) fn turns(peers: usize, rounds: usize) -> impl Iterator<Item = (usize, bool)> {
+    (0..=rounds)
+        .flat_map(move |round| (0..peers).map(move |turn| ((round + turn) % peers, round > 0)))
 }
 
 /// The median, minimum and maximum of some numbers.
@@ -32,8 +37,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
-        let mut sorted: Vec<_> = numbers.into_iter().collect();
+    pub(crate) fn of(numbers: impl IntoIterator<Item = impl Borrow<f64>>) -> Self {
+        let mut sorted: Vec<f64> = numbers.into_iter().map(|number| *number.borrow()).collect();
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
         let last = sorted.len().saturating_sub(1);
@@ -47,6 +52,15 @@ impl Spread {
     /// The spread of the ratios within each round.
     pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Self {
         Self::of(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs))
+    }
+}
+
+/// The same in another unit.
+impl Mul<f64> for Spread {
+    type Output = Self;
+
+    fn mul(self, factor: f64) -> Self {
+        Self { min: self.min * factor, median: self.median * factor, max: self.max * factor }
     }
 }
 

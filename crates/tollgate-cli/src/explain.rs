@@ -7,12 +7,14 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::Store;
-use tollgate::key::{KeyError, RequestHead};
+use tollgate::key::{KeyError, RequestHead, SubjectFormat, SubjectFormatter};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
 use tollgate_config::format::header_line;
-use tollgate_config::plan::{Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited};
+use tollgate_config::plan::{
+    Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited, Whose,
+};
 use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
 use tollgate_gateway::serve::{
     ClientIdentity, Met, Planned, Read, Refused, Sent, ambiguous, connect,
@@ -116,7 +118,8 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         Meeting::Limits { api } => api,
     };
     write_client(out, plan, &client)?;
-    write_limits(out, plan, route, api, &head, client.tier);
+    write_groups(out, plan, &client);
+    write_limits(out, plan, route, api, &head, &client);
     // The tokens are not known before the request's body, so only this one is certain.
     let charges = planned.charges(&head, number, api, &client, |_| Some(Cost::ONE));
     let limits = match charges {
@@ -195,14 +198,29 @@ fn write_client(out: &mut String, plan: &Plan, client: &ClientIdentity) -> Resul
     end(out, &format!("counts for its {}, in {tier}", subject.kind.as_str()))
 }
 
+fn write_groups(out: &mut String, plan: &Plan, client: &ClientIdentity) {
+    let formatter = SubjectFormatter::new(SubjectFormat::Clear);
+    for (number, level) in plan.levels.iter().enumerate() {
+        let name = &level.name;
+        let _ = match client.subject_of(Whose::Group(number)) {
+            Ok(Some(group)) => {
+                writeln!(out, "its {name} is {}", formatter.format(&group.key, group.kind))
+            }
+            Ok(None) => writeln!(out, "has no {name}"),
+            Err(_) => writeln!(out, "has several values for its {name}"),
+        };
+    }
+}
+
 fn write_limits(
     out: &mut String,
     plan: &Plan,
     route: &Route,
     api: Option<usize>,
     head: &RequestHead<'_>,
-    tier: Option<usize>,
+    client: &ClientIdentity,
 ) {
+    let tier = client.tier;
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
     let of_api = api.and_then(|api| route.limits.apis.get(api));
     let of_api = of_api.into_iter().flat_map(|api| {
@@ -212,6 +230,11 @@ fn write_limits(
         let _ = check::write_limit(out, plan, &what, limit);
         if limit.policy().is_some() && limit.quotas_in(tier).next().is_none() {
             let _ = writeln!(out, "    which does not apply in this tier");
+        }
+        if let (Whose::Group(level), Ok(None)) = (limit.whose, client.subject_of(limit.whose)) {
+            let level = plan.levels.get(level).map_or("group", |level| &level.name);
+            let _ = writeln!(out, "    which does not apply: the request has no {level}");
+            continue;
         }
         let cost = limit.costs.of(head.method, head.uri.path());
         for policy in limit.quotas_in(tier) {

@@ -159,7 +159,8 @@ fn together(
                 // Any number of requests may pass if their charges are refunded.
                 (counts(limit) && !refunds(limit)).then(|| limit.costs.lowest())
             };
-            let subject = Ok(Some(&subject));
+            // A client without a group is bounded the least.
+            let subject = |whose: Whose| Ok((whose == Whose::Client).then_some(&subject));
             let charges = plan.charges(&route.limits, api, &limits, subject, tier, cost);
             let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
             if kind.policies().next().is_some() {

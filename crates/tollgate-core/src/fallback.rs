@@ -192,10 +192,11 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
         }
     }
 
-    /// Resets the key in the primary store only. The local store retains its state, which matters
-    /// only during an outage.
+    /// Resets the key in the local store too, because an outage may be why the key was charged
+    /// there. The result is the primary store's.
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
-        self.store.reset(policy, key)
+        let local = policy.may_fall_back().then(|| self.local.reset(policy, key));
+        after(local, self.store.reset(policy, key))
     }
 
     /// Blocks the key in the local store too, so an outage does not end the block. The result is the
@@ -206,18 +207,8 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
         key: &Key,
         block: PenaltyBlock,
     ) -> Reply<BoxFuture<Option<Micros>>> {
-        let local = policy.may_fall_back().then(|| self.local.block(policy, key, block).now());
-        let mut primary = self.store.block(policy, key, block);
-        let Some(Err(mut pending)) = local else { return primary };
-        let mut is_pending = true;
-        Reply::pending(Box::pin(poll_fn(move |cx| {
-            if is_pending {
-                // Its failure matters only in an outage, in which it decides.
-                let _ = ready!(pending.as_mut().poll(cx));
-                is_pending = false;
-            }
-            Pin::new(&mut primary).poll(cx)
-        })))
+        let local = policy.may_fall_back().then(|| self.local.block(policy, key, block));
+        after(local, self.store.block(policy, key, block))
     }
 
     fn name(&self) -> &'static str {
@@ -243,6 +234,23 @@ impl<S: Store, L: Store> Fallback<S, L> {
             may_have_charged: false,
         }
     }
+}
+
+/// The primary store's reply, after the local store has replied.
+fn after<T: Send + 'static>(
+    local: Option<Reply<BoxFuture<T>>>,
+    mut primary: Reply<BoxFuture<T>>,
+) -> Reply<BoxFuture<T>> {
+    let Some(Err(mut pending)) = local.map(Reply::now) else { return primary };
+    let mut is_pending = true;
+    Reply::pending(Box::pin(poll_fn(move |cx| {
+        if is_pending {
+            // Its failure matters only in an outage, in which it decides.
+            let _ = ready!(pending.as_mut().poll(cx));
+            is_pending = false;
+        }
+        Pin::new(&mut primary).poll(cx)
+    })))
 }
 
 /// This wrapper's name in errors.

@@ -144,9 +144,10 @@ impl<St: Store> LlmBudgetBuilder<St> {
         let own = (Arc::clone(&key), budget, OnMissingKey::Deny);
         let levels = levels.into_iter().map(|(key, budget)| (key, budget, OnMissingKey::Pass));
         for (key, budget, on_missing_key) in std::iter::once(own).chain(levels) {
+            let is_level = on_missing_key == OnMissingKey::Pass;
             for (unit, policy) in budget.0 {
                 prices.push((policy.name().to_owned(), unit));
-                let limit = limit(policy, unit, Arc::clone(&key));
+                let limit = limit(policy, unit, Arc::clone(&key), is_level);
                 let can_be_missing = key.can_be_missing();
                 limits = limits.limit(if can_be_missing {
                     limit.on_missing_key(on_missing_key)
@@ -164,8 +165,9 @@ impl<St: Store> LlmBudgetBuilder<St> {
 /// The maximum number of client and model pairs with a known usual output.
 const MAX_PAIRS: usize = 100_000;
 
-fn limit(policy: Policy, unit: Unit, key: Arc<dyn KeySource>) -> Limit {
-    let shared = policy.name().split_once('/').map(|(name, _level)| name.to_owned());
+fn limit(policy: Policy, unit: Unit, key: Arc<dyn KeySource>, is_level: bool) -> Limit {
+    let shared = policy.name().split_once('/').filter(|_| is_level);
+    let shared = shared.map(|(name, _level)| name.to_owned());
     let limit = shared.into_iter().fold(Limit::new(policy, key), Limit::header_name);
     if unit == Unit::Requests {
         return limit;

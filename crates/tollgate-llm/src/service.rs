@@ -9,7 +9,7 @@ use axum::body::{Body, to_bytes};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
-use tollgate::key::{KeySource, RequestHead};
+use tollgate::key::{KeyError, KeySource, RequestHead};
 use tollgate::layer::Reservation;
 use tower_service::Service;
 
@@ -65,9 +65,24 @@ where
 impl Shared {
     /// Adds the [`Call`] to a request, or returns an error response.
     async fn read(&self, request: Request<Body>) -> Result<Request<Body>, Box<Response<Bytes>>> {
-        // The limits deny a request without a key, so its body is not read.
-        let Ok(Some(subject)) = self.key.subject(&RequestHead::of(&request)) else {
-            return Ok(request);
+        // Not left to the limits: with budgets on levels only, no limit has the client's key.
+        let subject = self.key.subject(&RequestHead::of(&request));
+        let denied = |status, what| error_response(request.uri().path(), status, None, what);
+        let subject = match subject {
+            Ok(Some(subject)) => subject,
+            Ok(None) => {
+                let what = "The request has no valid API key.";
+                return Err(Box::new(denied(StatusCode::UNAUTHORIZED, what)));
+            }
+            Err(KeyError::Ambiguous) => {
+                let what = "The request has several API keys.";
+                return Err(Box::new(denied(StatusCode::BAD_REQUEST, what)));
+            }
+            Err(error) => {
+                tracing::error!(target: "tollgate", %error, "cannot identify the client");
+                let what = "The server cannot identify its clients.";
+                return Err(Box::new(denied(StatusCode::INTERNAL_SERVER_ERROR, what)));
+            }
         };
         if request.method() != Method::POST {
             return Ok(request);

@@ -62,15 +62,20 @@ use crate::store::MemoryStore;
 #[derive(Clone)]
 pub struct ThreadLeases<C = SystemClock> {
     store: MemoryStore<C>,
-    /// A number that no other store has. Blocks with an earlier number must not be spent.
-    generation: Arc<AtomicU64>,
+    /// For each part of the keys, a number that no other part and no other store has. Blocks with an
+    /// earlier number must not be spent.
+    generations: Arc<[AtomicU64; GENERATIONS]>,
 }
+
+/// A reset ends the blocks of this part of the keys.
+const GENERATIONS: usize = 256;
 
 impl<C: Clock> MemoryStore<C> {
     /// Lets each thread take units in blocks, for policies with a [`Lease`]. Limits are then less
     /// exact: see [`ThreadLeases`].
     pub fn with_thread_leases(self) -> ThreadLeases<C> {
-        ThreadLeases { store: self, generation: Arc::new(AtomicU64::new(next_generation())) }
+        let generations = std::array::from_fn(|_| AtomicU64::new(next_generation()));
+        ThreadLeases { store: self, generations: Arc::new(generations) }
     }
 }
 
@@ -149,11 +154,19 @@ impl<C: Clock> ThreadLeases<C> {
         &self.store
     }
 
+    fn hash(&self, policy: &Policy, key: &Key) -> u64 {
+        self.store.0.hasher.hash_one(key) ^ policy.name_hash()
+    }
+
+    fn generation(&self, hash: u64) -> &AtomicU64 {
+        &self.generations[hash as usize % GENERATIONS]
+    }
+
     /// Decides a charge from this thread's block, or takes a new block.
     fn decide_leased(&self, charge: &Charge<'_>, lease: Lease) -> Result<Verdict, StoreError> {
-        let generation = self.generation.load(Ordering::Relaxed);
+        let hash = self.hash(charge.policy, charge.key);
+        let generation = self.generation(hash).load(Ordering::Relaxed);
         let (now, cost) = (self.store.clock().now(), charge.cost.get());
-        let hash = self.store.0.hasher.hash_one(charge.key) ^ charge.policy.name_hash();
         BLOCKS.with_borrow_mut(|blocks| {
             let is_for = |block: &Block| block.is_for(generation, charge);
             if let Some(block) = blocks.find_mut(hash, is_for) {
@@ -245,10 +258,10 @@ impl<C: Clock> Store for ThreadLeases<C> {
         self.store.renew(receipt)
     }
 
-    /// Also makes all threads forget their blocks of all keys, because any block may belong to this
-    /// key.
+    /// Also makes all threads forget their blocks of this key, and of few others.
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
-        self.generation.store(next_generation(), Ordering::Relaxed);
+        let hash = self.hash(policy, key);
+        self.generation(hash).store(next_generation(), Ordering::Relaxed);
         self.store.reset(policy, key)
     }
 

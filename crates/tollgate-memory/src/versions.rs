@@ -181,11 +181,12 @@ impl KeyVersions {
         self.versions.iter().position(|version| version.policy.shares_state_with(policy))
     }
 
-    /// The version from which a new version starts: the one that counts units for longest. It stays
-    /// the same while time passes, and so do the waits that the new version tells.
+    /// The version from which a new version starts: the one that counts units for longest, and of
+    /// several the one with room for most. It stays the same while time passes, and so do the waits
+    /// that the new version tells.
     fn source(&self, now: Timestamp) -> Option<&Version> {
         let live = self.versions.iter().filter(|version| !version.is_fresh(now));
-        live.rev().max_by_key(|version| version.reset_after(now))
+        live.rev().max_by_key(|version| (version.reset_after(now), version.policy.capacity()))
     }
 
     /// Returns the policy under which a debt is charged: the receipt's policy, if the key still has

@@ -68,9 +68,10 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
-        self.0.combiner.deny_cache.forget();
+        let hash = self.0.combiner.deny_cache.hash(key, policy);
+        self.0.combiner.deny_cache.forget_key(hash);
         let state = self.0.names.state(policy, key);
-        let answer = self.submit(Request::Reset { state });
+        let answer = self.submit(Request::Reset { state, hash });
         Reply::pending(answer.boxed(|it| match it {
             Answer::Reset => Some(()),
             _ => None,

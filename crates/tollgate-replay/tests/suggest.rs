@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tollgate_core::{Cost, Key, Micros, Policy, Quota, Timestamp};
 use tollgate_engine::{Charges, Limit, Limits};
-use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest};
+use tollgate_replay::suggest::{Bounds, ClientKind, Fit, Level, Observed, Part, Suggest, Trial};
 use tollgate_replay::{Client, Replay, Request};
 
 const WINDOW: Micros = Micros::new(10_000_000);
@@ -23,6 +23,11 @@ fn denied(policy: &Policy, log: &[(u64, u8)]) -> u64 {
         replay.request(&mut request.of(Client { key: &key, name: client })).unwrap();
     }
     replay.finish().unwrap().clients_denied
+}
+
+fn observe(suggest: &mut Suggest, at: u64, client: &Key, path: &str, is_success: bool) {
+    let (at, client) = (Timestamp::from_micros(at), Some(client));
+    suggest.request(&Observed { at, client, path, is_success, is_bot: false });
 }
 
 /// Fewer than usual, because each case replays its log up to twelve times.
@@ -42,9 +47,9 @@ proptest! {
         let log: Vec<_> = log.into_iter().map(|(step, client)| { at += step; (at, client) }).collect();
         let mut suggest = Suggest::new(WINDOW, &[], Bounds::default());
         for (at, client) in &log {
-            suggest.request(Timestamp::from_micros(*at), Some(&Key::new([*client])), "/", true);
+            observe(&mut suggest, *at, &Key::new([*client]), "/", true);
         }
-        let suggestion = suggest.suggestion();
+        let suggestion = suggest.suggestion(false);
         prop_assert_eq!(suggestion.requests, log.len() as u64);
         let clients = suggestion.clients;
         for level in suggestion.all.levels {
@@ -79,10 +84,9 @@ proptest! {
         let mut suggest = Suggest::new(WINDOW, &[], Bounds::default());
         for (step, client, path) in &log {
             at += step;
-            let key = Key::new([*client]);
-            suggest.request(Timestamp::from_micros(at), Some(&key), PATHS[*path], *path < 2);
+            observe(&mut suggest, at, &Key::new([*client]), PATHS[*path], *path < 2);
         }
-        let suggestion = suggest.suggestion();
+        let suggestion = suggest.suggestion(false);
         for level in 0..3 {
             let policy = |name: &str, fit: &Fit| {
                 let Level { sliding_limit, bucket_limit, bucket_burst, .. } = fit.levels[level];
@@ -123,13 +127,87 @@ fn sampling_drops_entire_clients() {
     let mut suggest = Suggest::new(WINDOW, &[], bounds);
     for round in 0..4_u64 {
         for client in 0..2_000_u64 {
-            let at = Timestamp::from_micros(1_000_000_000 + round * 1_000);
-            suggest.request(at, Some(&Key::new(client.to_be_bytes())), "/", true);
+            let (at, key) = (1_000_000_000 + round * 1_000, Key::new(client.to_be_bytes()));
+            observe(&mut suggest, at, &key, "/", true);
         }
     }
-    let suggestion = suggest.suggestion();
+    let suggestion = suggest.suggestion(false);
     assert!(suggestion.sample >= 8 && suggestion.clients > 0, "{suggestion:?}");
     assert_eq!(suggestion.all.requests, 4 * suggestion.clients);
     assert!(suggestion.all.levels.iter().all(|level| level.sliding_limit == 4));
     assert_eq!(suggestion.requests, 8_000);
+}
+
+const SECOND: u64 = 1_000_000;
+
+#[test]
+fn scanners_and_bots_do_not_shape_limits() {
+    let mut suggest = Suggest::new(WINDOW, &[], Bounds::default());
+    let [scanner, bot, clumsy] = ["scanner", "bot", "clumsy"].map(Key::from);
+    let mut at = 1_000 * SECOND;
+    for round in 0..50_u64 {
+        at += SECOND;
+        for client in 0..20_u64 {
+            let path = format!("/item/{round}-{client}x");
+            observe(&mut suggest, at, &Key::new(client.to_be_bytes()), &path, true);
+        }
+        for scan in 0..10_u64 {
+            observe(
+                &mut suggest,
+                at,
+                &scanner,
+                &format!("/admin-{}.php", round * 10 + scan),
+                false,
+            );
+        }
+        for _ in 0..5 {
+            observe(&mut suggest, at, &bot, "/robots.txt", true);
+        }
+        // Each of these items would exist, or it is always the same path.
+        let path = [format!("/item/gone{round}x"), "/favicon.ico".to_owned()];
+        observe(&mut suggest, at, &clumsy, &path[round as usize % 2], false);
+    }
+    let suggestion = suggest.suggestion(false);
+    assert_eq!((suggestion.clients, suggestion.all.clients), (23, 21));
+    assert_eq!((suggestion.scanners.clients, suggestion.scanners.in_window), (1, 100));
+    assert_eq!((suggestion.bots.clients, suggestion.bots.requests), (1, 250));
+    assert!(suggestion.all.levels.iter().all(|level| level.sliding_limit == 10), "{suggestion:?}");
+    let mut trial = Trial::new(&suggestion.kinds);
+    for (part, client, is_denied) in [
+        (Part::Before, &scanner, false),
+        (Part::After, &scanner, true),
+        (Part::Before, &bot, false),
+        (Part::Before, &clumsy, true),
+        (Part::After, &clumsy, false),
+    ] {
+        trial.note(part, client, is_denied);
+    }
+    let count = |kind, part| {
+        let count = trial.count(kind, part);
+        (count.clients, count.denied)
+    };
+    for (part, expected) in [
+        (Part::Before, [(1, 1), (1, 0), (1, 0)]),
+        (Part::After, [(1, 0), (1, 1), (0, 0)]),
+        (Part::Both, [(1, 1), (1, 1), (1, 0)]),
+    ] {
+        let kinds = [ClientKind::Ordinary, ClientKind::Scanner, ClientKind::Bot];
+        assert_eq!(kinds.map(|kind| count(kind, part)), expected);
+    }
+}
+
+#[test]
+fn held_out_requests_do_not_shape_limits() {
+    let mut suggest = Suggest::new(WINDOW, &[], Bounds::default());
+    for second in 0..=1_000_u64 {
+        let later = second > 700;
+        let (path, requests) = if later { ("/later", 9) } else { ("/", 1) };
+        for _ in 0..requests {
+            observe(&mut suggest, (5_000 + second) * SECOND, &Key::from("a"), path, true);
+        }
+    }
+    let suggestion = suggest.suggestion(true);
+    assert_eq!(suggestion.until.unwrap().0.as_micros(), 5_700 * SECOND);
+    assert_eq!((suggestion.all.requests, suggestion.all.levels[0].sliding_limit), (700, 10));
+    assert_eq!(suggestion.routes.iter().map(|(path, _)| &**path).collect::<Vec<_>>(), ["/"]);
 }

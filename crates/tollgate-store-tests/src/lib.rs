@@ -153,6 +153,7 @@ macro_rules! store_tests {
             versions::{
                 changed_quota_preserves_consumed_units,
                 alternating_versions_obey_the_larger_limit,
+                third_version_counts_the_units_of_the_second,
                 changed_algorithm_preserves_consumed_units,
             },
             concurrency::{

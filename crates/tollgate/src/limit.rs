@@ -332,7 +332,8 @@ impl Limit {
     ///
     /// The key should contain what the response proves. If the key is an address alone, a guesser who
     /// logs in to an account of its own forgives its guesses at others. Requests that still run are
-    /// forgiven, too, so each success admits at most one more quota of them.
+    /// forgiven, too, so each success admits at most one more quota of them. A policy whose requests
+    /// queue cannot forgive, because later requests would overtake them.
     ///
     /// ```
     /// use tollgate::key::{ClientIp, FromExtension};

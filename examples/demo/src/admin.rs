@@ -12,7 +12,7 @@ use tollgate::observe::Inspect;
 use tollgate_admin::Admin;
 
 use crate::app::ServerId;
-use crate::args::{AdminArgs, AdminSubjects};
+use crate::args::AdminArgs;
 use crate::banner::reachable;
 
 /// Installs the metrics recorder for `/metrics` on the admin address.
@@ -43,11 +43,7 @@ pub(crate) fn router<St: Inspect>(
         .name(server_id.as_str())
         .buttons(args.admin_target.clone().unwrap_or_else(public))
         .streams_until(move || stopping.clone().cancelled_owned())
-        .show_subjects(match args.admin_subjects {
-            AdminSubjects::Hash => tollgate::key::SubjectFormat::Hash,
-            AdminSubjects::Masked => tollgate::key::SubjectFormat::Masked,
-            AdminSubjects::Clear => tollgate::key::SubjectFormat::Clear,
-        });
+        .show_subjects(args.admin_subjects);
     if let Some(token) = &args.admin_token {
         admin = admin.token(token.0.clone());
     }

@@ -5,9 +5,11 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::programs::{PORT, Program, TYPES, envoy_cluster, envoy_listener, proxy_pass, upstream};
-use super::{CONNECTIONS, LIMIT, LIMIT_REQ, MeasuredPort, local, measure};
+use super::{CONNECTIONS, LIMIT, LIMIT_REQ};
 use crate::Failure;
 use crate::h2load::{self, Calls};
+use crate::measured::{MeasuredPort, measure};
+use crate::process::local;
 use crate::report::Table;
 use crate::rounds::Spread;
 use crate::wrk;
@@ -68,20 +70,11 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
     let measured = measure(&ports, rounds, |port| wrk::load(local(port), CONNECTIONS));
     let mut table = Table::new(
         "Limits in other proxies, 64 connections",
-        &[
-            "in front",
-            "thousand requests/s",
-            "processor µs per request",
-            "× the proxy without limits",
-        ],
+        "in front | thousand requests/s | processor µs per request | × the proxy without limits",
     );
     for (index, (name, side)) in names.iter().zip(&measured).enumerate() {
-        let rate = Spread::of(side.rates.iter().map(|rate| rate / 1e3));
-        let micros = Spread::of(side.micros.iter().copied());
         let alone = &measured[if index < ENVOY { 0 } else { ENVOY }];
-        let ratio = Spread::of_ratios(&side.micros, &alone.micros);
-        let cells = [rate.to_string(), micros.to_string(), format!("{ratio:.2}")];
-        table.row([(*name).to_owned()].into_iter().chain(cells));
+        table.row(&[name, &side.work(), &(Spread::of_ratios(&side.micros, &alone.micros), 2)]);
     }
     Ok(table)
 }
@@ -103,13 +96,7 @@ fn calls(
 ) -> Result<Table, Failure> {
     let mut table = Table::new(
         "Decisions alone",
-        &[
-            "calls",
-            "at the same time",
-            "thousand decisions/s",
-            "µs per call",
-            "processor µs per decision",
-        ],
+        "calls | at the same time | thousand decisions/s | µs per call | processor µs per decision",
     );
     let url = |port| {
         let method = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -141,12 +128,10 @@ fn calls(
         let auth = measure(&[auth.measured_port(0)], rounds, check);
         for (name, side) in [("rate limit service", grpc), ("forward auth", auth)] {
             for side in side {
-                let rate = Spread::of(side.rates.iter().map(|rate| rate / 1e3));
+                let [rate, micros] = side.work();
                 let call =
                     Spread::of(side.rates.iter().map(|rate| f64::from(parallel) * 1e6 / rate));
-                let micros = Spread::of(side.micros.iter().copied());
-                let cells = [name.to_owned(), parallel.to_string(), rate.to_string()];
-                table.row(cells.into_iter().chain([call.to_string(), micros.to_string()]));
+                table.row(&[&name, &parallel, &rate, &call, &micros]);
             }
         }
     }

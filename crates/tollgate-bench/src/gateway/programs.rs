@@ -2,22 +2,21 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::MeasuredPort;
-use crate::{Failure, process};
+use crate::Failure;
+use crate::measured::MeasuredPort;
+use crate::process::{Running, free_ports, local, memory_of};
 
-/// A program, stopped on drop.
+/// A program and its ports.
 pub(super) struct Program {
-    process: Child,
+    process: Running,
     ports: Vec<u16>,
-    folder: TempDir,
+    _folder: TempDir,
 }
 
 impl Program {
@@ -41,7 +40,7 @@ impl Program {
         let stdout = process.stdout.take().ok_or("the gateway has no output")?;
         let banner = BufReader::new(stdout).lines().take(2);
         let ports = banner.map_while(|line| line.ok()?.rsplit(':').next()?.parse().ok()).collect();
-        let running = Self { process, ports, folder };
+        let running = Self { process: Running(process), ports, _folder: folder };
         if running.ports.len() < 2 {
             return Err("the gateway does not listen".into());
         }
@@ -81,7 +80,7 @@ impl Program {
         )?;
         let mut command = Command::new("nginx");
         command.arg("-p").arg(folder.path()).arg("-c").arg(&file).stderr(Stdio::null());
-        Self { process: command.spawn()?, ports, folder }.listening("nginx")
+        Ok(Self { process: Running::listening(&mut command, &ports)?, ports, _folder: folder })
     }
 
     /// Envoy with two worker threads.
@@ -99,21 +98,7 @@ impl Program {
         command.arg("-c").arg(&file);
         command.args(["--use-dynamic-base-id", "--concurrency", "2", "--log-level", "critical"]);
         command.stdout(Stdio::null());
-        let process = command.spawn().map_err(|error| format!("cannot start Envoy: {error}"))?;
-        Self { process, ports, folder }.listening("Envoy")
-    }
-
-    fn listening(self, name: &str) -> Result<Self, Failure> {
-        for port in &self.ports {
-            let started = Instant::now();
-            while TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_err() {
-                if started.elapsed() > Duration::from_secs(10) {
-                    return Err(format!("{name} does not listen").into());
-                }
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-        Ok(self)
+        Ok(Self { process: Running::listening(&mut command, &ports)?, ports, _folder: folder })
     }
 
     pub(super) fn measured_port(&self, port: usize) -> MeasuredPort {
@@ -130,7 +115,7 @@ impl Program {
 
     /// A metric from the gateway's admin address.
     pub(super) fn metric(&self, name: &str) -> Result<f64, Failure> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[1]))?;
+        let mut stream = TcpStream::connect(local(self.ports[1]))?;
         stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -140,11 +125,11 @@ impl Program {
 
     /// KiB per idle connection that has sent one request, for this number of connections.
     pub(super) fn waiting(&self, connections: usize) -> Result<f64, Failure> {
-        let memory = || process::memory_of(&self.process.id().to_string(), "VmRSS");
+        let memory = || memory_of(&self.process.id().to_string(), "VmRSS");
         let before = memory()?;
         let mut waiting = Vec::new();
         for _ in 0..connections {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port()))?;
+            let mut stream = TcpStream::connect(local(self.port()))?;
             stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
             if stream.read(&mut [0; 4096])? == 0 {
                 return Err("the gateway closed a connection".into());
@@ -152,15 +137,6 @@ impl Program {
             waiting.push(stream);
         }
         Ok((memory()? - before) / 1024.0 / waiting.len() as f64)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SIGTERM, because with SIGKILL nginx would leave its workers running.
-        let _ = Command::new("kill").arg(self.process.id().to_string()).status();
-        let _ = self.process.wait();
-        let _ = fs::remove_dir_all(self.folder.path());
     }
 }
 
@@ -264,10 +240,3 @@ pub(super) fn envoy_cluster(name: &str, port: u16, is_http2: bool) -> String {
 
 /// The start of the names of Envoy's extensions.
 pub(super) const TYPES: &str = "type.googleapis.com/envoy.extensions";
-
-fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
-    // All listeners are open at the same time, so their ports are different.
-    let listeners: Result<Vec<_>, _> =
-        (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect();
-    listeners?.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
-}

@@ -1,9 +1,10 @@
 //! Requests with large heads, over TLS, and over HTTP/2.
 
+use super::CONNECTIONS;
 use super::programs::{
     Certificate, PORT, Program, envoy_cluster, envoy_listener, proxy_pass, upstream,
 };
-use super::{CONNECTIONS, Measured, MeasuredPort, compared, measure};
+use crate::measured::{Measured, MeasuredPort, measure};
 use crate::report::{Table, Target};
 use crate::rounds::Spread;
 use crate::wrk::{self, Load};
@@ -13,15 +14,7 @@ use crate::{Failure, h2load};
 pub(super) fn table(port: u16, rounds: usize) -> Result<Table, Failure> {
     let mut table = Table::new(
         "Other requests, without limits",
-        &[
-            "requests",
-            "in front",
-            "thousand requests/s",
-            "processor µs per request",
-            "× nginx",
-            "target",
-            "met",
-        ],
+        "requests | in front | thousand requests/s | processor µs per request | × nginx | target | met",
     );
     let certificate = Certificate::new()?;
     let (chain, key) = (certificate.chain.display(), certificate.key.display());
@@ -84,11 +77,7 @@ fn http2_load(url: &str) -> Load {
 /// Adds a row for each program. The second is nginx.
 fn add(table: &mut Table, requests: &str, measured: &[Measured]) {
     for (name, side) in ["gateway", "nginx", "Envoy"].iter().zip(measured) {
-        let rate = Spread::of(side.rates.iter().map(|rate| rate / 1e3));
-        let micros = Spread::of(side.micros.iter().copied());
-        let cells = [requests, name].map(str::to_owned).into_iter();
-        let cells = cells.chain([rate.to_string(), micros.to_string()]);
         let ratio = Spread::of_ratios(&side.micros, &measured[1].micros);
-        table.row(cells.chain(compared(Target::None, ratio)));
+        table.row(&[&requests, name, &side.work(), &(ratio, Target::None)]);
     }
 }

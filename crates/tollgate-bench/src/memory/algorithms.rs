@@ -28,7 +28,7 @@ enum Limiter {
 pub(super) fn table() -> Result<Table, Failure> {
     let mut table = Table::new(
         "All algorithms, one hot key, one thread, beside governor's token bucket",
-        &["algorithm", "quota", "answer", "ns", "× governor", "target", "met"],
+        "algorithm | quota | answer | ns | × governor | target | met",
     );
     let keys = Keys::new(1);
     for (answer, expect) in [("allowed", Expect::Allowed), ("denied", Expect::Denied)] {
@@ -48,10 +48,7 @@ pub(super) fn table() -> Result<Table, Failure> {
         for (index, ((name, quota), ns)) in names.zip(&measured).enumerate() {
             let target = if index == 0 { Target::None } else { Target::AtMost(1.0) };
             let ratio = Spread::of_ratios(ns, &measured[0]);
-            let cells = [name, quota, answer].map(str::to_owned);
-            let ns = Spread::of(ns.iter().copied());
-            let cells = cells.into_iter().chain([ns.to_string(), format!("{ratio:.2}")]);
-            table.row(cells.chain(target.cells(ratio)));
+            table.row(&[&[name, quota, answer], &Spread::of(ns), &(ratio, target)]);
         }
     }
     Ok(table)

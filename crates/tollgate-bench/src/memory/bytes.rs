@@ -19,7 +19,7 @@ const INLINE: &str = "governor-inline";
 pub(super) fn table() -> Result<Table, Failure> {
     let mut table = Table::new(
         "Bytes per key, with a million keys",
-        &["limiter", "resident", "on the heap", "resident × governor", "target", "met"],
+        "limiter | resident | on the heap | resident × governor | target | met",
     );
     let resident = |side: &str| -> Result<f64, Failure> {
         let bytes = process::alone(&format!("bytes {side}"))?;
@@ -34,9 +34,8 @@ pub(super) fn table() -> Result<Table, Failure> {
         let bytes = resident(side)?;
         let heap = process::count(&format!("bytes {side}"))?;
         let ratio = Spread::of([bytes / reference]);
-        let heap = heap.map_or_else(|| "–".to_owned(), |bytes| format!("{bytes:.1}"));
-        let cells = [name.to_owned(), format!("{bytes:.1}"), heap, format!("{:.2}", ratio.median)];
-        table.row(cells.into_iter().chain(target.cells(ratio)));
+        let bytes = [(Some(bytes), 1), (heap, 1), (Some(ratio.median), 2)];
+        table.row(&[&name, &bytes, &target.met(ratio)]);
     }
     Ok(table)
 }

@@ -42,19 +42,7 @@ const BUCKET: Algorithm = Algorithm::TokenBucket { refill: Refill::Greedy };
 fn keys() -> Result<Table, Failure> {
     let mut table = Table::new(
         "Token bucket, all allowed",
-        &[
-            "keys",
-            "threads",
-            "Tollgate",
-            "governor, `String`",
-            "governor, `&String`",
-            "governor, `[u8; 13]`",
-            "× `String`",
-            "target",
-            "met",
-            "× `&String`",
-            "× `[u8; 13]`",
-        ],
+        "keys | threads | Tollgate | governor, `String` | governor, `&String` | governor, `[u8; 13]` | × `String` | target | met | × `&String` | × `[u8; 13]`",
     );
     for (count, bucket, targets) in [
         (1, Bucket::ENDLESS, [0.7, 0.7]),
@@ -82,33 +70,24 @@ fn keys() -> Result<Table, Failure> {
             );
             let [ours, strings, others @ ..] = &measured[..] else { continue };
             let ratio = Spread::of_ratios(ours, strings);
-            let mut cells = vec![count.to_string(), threads.to_string()];
-            cells.extend(measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string()));
-            cells.push(format!("{ratio:.2}"));
-            cells.extend(Target::AtMost(target).cells(ratio));
-            let ratios = others.iter().map(|theirs| Spread::of_ratios(ours, theirs));
-            cells.extend(ratios.map(|ratio| format!("{ratio:.2}")));
-            table.row(cells);
+            let ratios = others.iter().map(|theirs| (Spread::of_ratios(ours, theirs), 2));
+            let ratios = ratios.collect::<Vec<_>>();
+            let ratio = (ratio, Target::AtMost(target));
+            table.row(&[&count, &threads, &spreads(&measured), &ratio, &ratios]);
         }
     }
     Ok(table)
+}
+
+fn spreads(measured: &[Vec<f64>]) -> Vec<Spread> {
+    measured.iter().map(Spread::of).collect()
 }
 
 /// A policy without a key, and leases per thread.
 fn hot() -> Result<Table, Failure> {
     let mut table = Table::new(
         "One quota without a key, and a hot key with leases of 1 % for each thread",
-        &[
-            "Tollgate",
-            "threads",
-            "ns",
-            "governor, `String`",
-            "governor, no key",
-            "× `String`",
-            "target",
-            "met",
-            "× no key",
-        ],
+        "Tollgate | threads | ns | governor, `String` | governor, no key | × `String` | target | met | × no key",
     );
     let keys = Keys::new(1);
     let global = Global::new(BUCKET, Bucket::ENDLESS.ours())?;
@@ -129,13 +108,9 @@ fn hot() -> Result<Table, Failure> {
         let names = ["a policy without a key", "leases for each thread"];
         for ((name, ours), target) in names.into_iter().zip(ours).zip(targets) {
             let ratio = Spread::of_ratios(ours, strings);
-            let mut cells = vec![name.to_owned(), threads.to_string()];
-            let ns = [ours, strings, direct];
-            cells.extend(ns.map(|ns| Spread::of(ns.iter().copied()).to_string()));
-            cells.push(format!("{ratio:.2}"));
-            cells.extend(target.map_or(Target::None, Target::AtMost).cells(ratio));
-            cells.push(format!("{:.2}", Spread::of_ratios(ours, direct)));
-            table.row(cells);
+            let ns = [ours, strings, direct].map(Spread::of);
+            let ratio = (ratio, target.map_or(Target::None, Target::AtMost));
+            table.row(&[&name, &threads, &ns, &ratio, &(Spread::of_ratios(ours, direct), 2)]);
         }
     }
     Ok(table)
@@ -145,7 +120,7 @@ fn hot() -> Result<Table, Failure> {
 fn two() -> Result<Table, Failure> {
     let mut table = Table::new(
         "Two policies per request, global and per key, one thread",
-        &["keys", "Tollgate, all or none", "governor, in sequence", "ratio", "target", "met"],
+        "keys | Tollgate, all or none | governor, in sequence | ratio | target | met",
     );
     for (count, bucket) in [(1, Bucket::ENDLESS), (100_000, Bucket::LASTING)] {
         let keys = Keys::new(count);
@@ -160,9 +135,7 @@ fn two() -> Result<Table, Failure> {
         let measured = interleave(peers, ROUNDS);
         let [ours, theirs] = &measured[..] else { continue };
         let ratio = Spread::of_ratios(ours, theirs);
-        let ns = measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string());
-        let cells = [count.to_string()].into_iter().chain(ns).chain([format!("{ratio:.2}")]);
-        table.row(cells.chain(Target::AtMost(1.0).cells(ratio)));
+        table.row(&[&count, &spreads(&measured), &(ratio, Target::AtMost(1.0))]);
     }
     Ok(table)
 }
@@ -171,7 +144,7 @@ fn two() -> Result<Table, Failure> {
 fn tenants() -> Result<Table, Failure> {
     let mut table = Table::new(
         "100 000 keys of one policy with a quota each, one thread",
-        &["one quota", "5 000 quotas", "ratio", "target", "met"],
+        "one quota | 5 000 quotas | ratio | target | met",
     );
     let keys = Keys::new(100_000);
     let tenants = |quotas| Tenants::new(Bucket::LASTING.ours(), quotas, 100_000);
@@ -185,9 +158,7 @@ fn tenants() -> Result<Table, Failure> {
     let measured = interleave(peers, ROUNDS);
     if let [one, many] = &measured[..] {
         let ratio = Spread::of_ratios(many, one);
-        let ns = measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string());
-        let cells = ns.chain([format!("{ratio:.2}")]);
-        table.row(cells.chain(Target::AtMost(1.15).cells(ratio)));
+        table.row(&[&spreads(&measured), &(ratio, Target::AtMost(1.15))]);
     }
     Ok(table)
 }

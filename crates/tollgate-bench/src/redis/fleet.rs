@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fred::prelude::Client;
-use tokio::task::JoinSet;
 use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::{Policy, Quota, RedisStore, StoreExt};
 
 use crate::Failure;
-#[cfg(unix)]
-use crate::redis::herd;
-use crate::redis::load::{self, Ask};
+use crate::redis::load::Ask;
 use crate::redis::scripts::Lean;
-use crate::redis::server::{Server, processor_time, script_times};
-use crate::redis::sides::{Limits, Tollgate, address, bucket};
-use crate::report::{self, Table, Target};
+use crate::redis::server::{self, Work, script_times};
+use crate::redis::sides::{Limits, Tollgate, address, bucket, connected};
+use crate::redis::turns::{Side, What, take_turns};
+use crate::redis::{block_on, herd, overload};
+use crate::report::{self, Cells, Table, Target};
 use crate::rounds::Spread;
 
 const METHOD: &str = "\
@@ -37,18 +36,35 @@ const KEYS: u64 = 1_000;
 /// Rounds per row.
 pub(crate) const ROUNDS: usize = 3;
 
+/// One Redis, or a Cluster.
+struct Server {
+    name: &'static str,
+    url: String,
+    /// The URL of its only node.
+    node: String,
+}
+
+impl Server {
+    async fn store(&self) -> Result<RedisStore, Failure> {
+        connected(RedisStore::builder(&self.url)?.timeout(TIMEOUT)).await
+    }
+
+    async fn client(&self) -> Result<Client, Failure> {
+        server::client(&self.node).await
+    }
+}
+
 /// Measures, and writes the page unless there are fewer than [`ROUNDS`] rounds.
 pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build()?;
-    let (single, cluster) = (Server::start()?, Server::start_cluster()?);
-    let tables = runtime.block_on(async {
-        let (rows, goals) = fleets(&single, &cluster, rounds).await?;
-        let scripts = scripts(&single, &cluster).await?;
-        let mut tables = vec![rows, goals, scripts, one_node(&single, &cluster, rounds).await?];
-        #[cfg(unix)]
-        tables.push(herd::table(rounds).await?);
-        Ok::<_, Failure>(tables)
+    let (single, cluster) = (server::start(), server::start_cluster());
+    let servers = [
+        Server { name: "one Redis", url: single.url(), node: single.url() },
+        Server { name: "Cluster", url: cluster.url(), node: cluster.node(0).url() },
+    ];
+    let tables = block_on(async {
+        let [rows, goals] = fleets(&servers, rounds).await?;
+        let (scripts, one_node) = (scripts(&servers).await?, one_node(&servers, rounds).await?);
+        Ok::<_, Failure>([rows, goals, scripts, one_node, herd::table(rounds).await?])
     })?;
     if rounds < ROUNDS {
         return report::show(&tables);
@@ -56,26 +72,17 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     report::write("fleet", METHOD, &tables)
 }
 
-async fn fleets(
-    single: &Server,
-    cluster: &Server,
-    rounds: usize,
-) -> Result<(Table, Table), Failure> {
-    let columns = [
-        "server",
-        "replicas",
-        "requests/s",
-        "answered",
-        "requests per call",
-        "Redis µs",
-        "lean script's µs",
-        "p99, ms",
-        "over-admission",
-    ];
-    let mut rows = Table::new("Replicas over one Redis", &columns);
-    let heads = ["replicas", "requests/s", "what", "compared with", "×", "target", "met"];
-    let mut goals = Table::new("Redis' time per decision in a fleet", &heads);
-    for (name, server) in [("one Redis", single), ("Cluster", cluster)] {
+async fn fleets(servers: &[Server], rounds: usize) -> Result<[Table; 2], Failure> {
+    let mut rows = Table::new(
+        "Replicas over one Redis",
+        "server | replicas | requests/s | answered | requests per call | Redis µs | \
+         lean script's µs | p99, ms | over-admission",
+    );
+    let mut goals = Table::new(
+        "Redis' time per decision in a fleet",
+        "replicas | requests/s | what | compared with | × | target | met",
+    );
+    for server in servers {
         for replicas in [1, 10, 100] {
             for rate in [20_000, 40_000] {
                 let mut fleet = Fleet::connect(server, replicas).await?;
@@ -85,99 +92,60 @@ async fn fleets(
                 }
                 let over = fleet.over_admission(rate).await?;
                 let of = |number: fn(&Seen) -> f64| Spread::of(seen.iter().map(number));
-                rows.row([
-                    name.to_owned(),
-                    replicas.to_string(),
-                    rate.to_string(),
-                    format!("{:.1} %", of(|seen| seen.answered * 100.0)),
-                    format!("{:.1}", of(|seen| seen.batch)),
-                    format!("{:.2}", of(|seen| seen.ours * 1e6)),
-                    format!("{:.2}", of(|seen| seen.lean * 1e6)),
-                    format!("{:.1}", of(|seen| seen.p99.as_secs_f64() * 1e3)),
-                    over.to_string(),
-                ]);
-                let target = match (name, replicas, rate) {
+                let answered = format!("{:.1} %", of(|seen| seen.answered * 100.0));
+                let micros = [(of(|seen| seen.ours * 1e6), 2), (of(|seen| seen.lean * 1e6), 2)];
+                let p99 = of(|seen| seen.p99.as_secs_f64() * 1e3);
+                let load: [&dyn Cells; 3] = [&server.name, &replicas, &rate];
+                let batch = of(|seen| seen.batch);
+                rows.row(&[&load[..], &[&answered, &batch, &micros, &p99, &over]].concat());
+                let target = match (server.name, replicas, rate) {
                     ("one Redis", 100, 20_000) => Target::AtMost(1.1),
                     ("one Redis", 100, 40_000) => Target::AtMost(0.5),
                     _ => continue,
                 };
-                let ratio = of(|seen| seen.ours / seen.lean);
-                let what = ["Redis' time", "lean script each"].map(str::to_owned);
-                let cells = [replicas.to_string(), rate.to_string()].into_iter().chain(what);
-                goals.row(cells.chain([format!("{ratio:.2}")]).chain(target.cells(ratio)));
+                let ratio = (of(|seen| seen.ours / seen.lean), target);
+                goals.row(&[&replicas, &rate, &"Redis' time", &"lean script each", &ratio]);
             }
         }
     }
-    Ok((rows, goals))
+    Ok([rows, goals])
 }
 
 /// The durations of all scripts so far, including the lean script.
-async fn scripts(single: &Server, cluster: &Server) -> Result<Table, Failure> {
-    let heads = [
-        "server",
-        "99.9th percentile, ms",
-        "target",
-        "met",
-        "longest EVALSHA, ms",
-        "target",
-        "met",
-        "longest EVAL, with compilation, ms",
-        "target",
-        "met",
-    ];
-    let mut table = Table::new("Duration of a script", &heads);
-    for (name, server) in [("one Redis", single), ("Cluster", cluster)] {
+async fn scripts(servers: &[Server]) -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "Duration of a script",
+        "server | 99.9th percentile, ms | target | met | longest EVALSHA, ms | target | met | \
+         longest EVAL, with compilation, ms | target | met",
+    );
+    for server in servers {
         let times = script_times(&server.client().await?).await?;
-        let mut cells = vec![name.to_owned()];
-        for (time, target) in times.into_iter().zip([2.0, 5.0, 5.0]) {
-            cells.push(format!("{time:.2}"));
-            cells.extend(Target::AtMost(target).cells(Spread::of([time])));
-        }
-        table.row(cells);
+        let times = times.into_iter().zip([2.0, 5.0, 5.0]).map(|(time, target)| {
+            [format!("{time:.2}").texts(), Target::AtMost(target).met(Spread::of([time])).texts()]
+        });
+        table.row(&[&server.name, &times.flatten().collect::<Vec<_>>()]);
     }
     Ok(table)
 }
 
 /// Compares the single-node Cluster with the single server, in turns.
-async fn one_node(single: &Server, cluster: &Server, rounds: usize) -> Result<Table, Failure> {
-    let heads = ["keys", "tasks", "what", "compared with", "×", "target", "met"];
-    let mut table = Table::new("A Cluster with one node", &heads);
+async fn one_node(servers: &[Server], rounds: usize) -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "A Cluster with one node",
+        "keys | tasks | what | compared with | × | target | met",
+    );
     let mut sides = Vec::new();
-    for server in [single, cluster] {
-        let store = connect(server).await?;
+    for server in servers {
         let limits = Limits(vec![(bucket("fleet", 1)?, 100_000)]);
-        sides.push((Arc::new(Tollgate { store, limits }), server.client().await?));
+        let asks = Tollgate { store: server.store().await?, limits };
+        sides.push(Side::new(server.name, asks, &server.client().await?));
     }
-    let mut rates = [Vec::new(), Vec::new()];
-    let mut times = [Vec::new(), Vec::new()];
-    for round in 0..=2 * rounds {
-        for turn in 0..2 {
-            let side = (round + turn) % 2;
-            let (asks, client) = &sides[side];
-            let before = processor_time(client).await?;
-            let seen = load::round(asks, 512).await?;
-            // The first round creates the keys.
-            if round > 0 {
-                rates[side].push(seen.rate);
-                times[side].push((processor_time(client).await? - before) / seen.decisions);
-            }
-        }
-    }
-    for (what, [one, node], target) in [
-        ("decisions per second", rates, Target::AtLeast(0.85)),
-        ("Redis' time", times, Target::None),
-    ] {
-        let ratio = Spread::of_ratios(&node, &one);
-        let cells = ["100 000", "512", what, "one server"].map(str::to_owned);
-        table.row(cells.into_iter().chain([format!("{ratio:.2}")]).chain(target.cells(ratio)));
+    take_turns(&mut sides, 512, 2 * rounds).await?;
+    for (what, target) in [(What::Rate, Target::AtLeast(0.85)), (What::Redis, Target::None)] {
+        let ratio = (sides[1].over(&sides[0], what), target);
+        table.row(&[&["100 000", "512", what.name(), "one server"], &ratio]);
     }
     Ok(table)
-}
-
-async fn connect(server: &Server) -> Result<RedisStore, Failure> {
-    let store = RedisStore::builder(&server.url())?.timeout(TIMEOUT).connect()?;
-    store.connected().await;
-    Ok(store)
 }
 
 struct Fleet {
@@ -203,7 +171,7 @@ impl Fleet {
     async fn connect(server: &Server, replicas: usize) -> Result<Self, Failure> {
         let (mut stores, mut lean) = (Vec::new(), Vec::new());
         for _ in 0..replicas {
-            stores.push(connect(server).await?);
+            stores.push(server.store().await?);
             lean.push(Arc::new(Lean::new(server.client().await?, KEYS, 1).await?));
         }
         Ok(Self { stores, lean, redis: server.client().await?, policy: bucket("fleet", 1)? })
@@ -215,29 +183,29 @@ impl Fleet {
             stats.fold((0, 0), |sum, it| (sum.0 + it.calls, sum.1 + it.requests))
         };
         let (calls, requests) = totals(&self.stores);
-        let before = processor_time(&self.redis).await?;
+        let before = Work::so_far(&self.redis).await?.seconds;
         let stores = &self.stores;
-        let asked = open_loop(rate, |number| {
+        let asked = timed(rate, |number| {
             let store = stores[number as usize % stores.len()].clone();
             let (policy, key) = (self.policy.clone(), Key::new(address(number * 7_919 % KEYS)));
             async move { store.charge(&policy, &key, Cost::ONE).await.is_ok() }
         });
         let mut waits = asked.await;
-        let ours = processor_time(&self.redis).await? - before;
+        let ours = Work::so_far(&self.redis).await?.seconds - before;
         let after = totals(&self.stores);
         let answered = waits.iter().flatten().count() as f64;
         let asked = waits.len() as f64;
         waits.retain(Option::is_some);
         waits.sort_unstable();
         let p99 = waits.get(waits.len() * 99 / 100).copied().flatten().unwrap_or_default();
-        let before = processor_time(&self.redis).await?;
+        let before = Work::so_far(&self.redis).await?.seconds;
         let lean = &self.lean;
-        let others = open_loop(rate, |number| {
+        let others = timed(rate, |number| {
             let lean = Arc::clone(&lean[number as usize % lean.len()]);
             async move { lean.ask(number * 7_919).await.is_ok() }
         });
         let others = others.await.iter().flatten().count() as f64;
-        let lean = (processor_time(&self.redis).await? - before) / others;
+        let lean = (Work::so_far(&self.redis).await?.seconds - before) / others;
         Ok(Seen {
             answered: answered / asked,
             batch: (after.1 - requests) as f64 / (after.0 - calls).max(1) as f64,
@@ -252,7 +220,7 @@ impl Fleet {
         let limit = rate * SPAN.as_secs() / 2;
         let name = format!("half {} {rate}", self.stores.len());
         let policy = Policy::fixed_window_counter(name, Quota::new(limit, Policy::MAX_WINDOW))?;
-        let admitted = open_loop(rate, |number| {
+        let admitted = timed(rate, |number| {
             let (policy, stores) = (policy.clone(), &self.stores);
             let store = stores[number as usize % stores.len()].clone();
             async move {
@@ -267,20 +235,13 @@ impl Fleet {
 
 /// Sends requests at a fixed rate, and returns the time that each took, or `None` if `ask` returned
 /// false.
-async fn open_loop<F>(rate: u64, ask: impl Fn(u64) -> F) -> Vec<Option<Duration>>
+async fn timed<F>(rate: u64, ask: impl Fn(u64) -> F) -> Vec<Option<Duration>>
 where
     F: Future<Output = bool> + Send + 'static,
 {
-    let mut tasks = JoinSet::new();
-    let (began, mut number) = (Instant::now(), 0);
-    while began.elapsed() < SPAN {
-        let due = (began.elapsed().as_secs_f64() * rate as f64) as u64;
-        for number in number..due {
-            let (asked, request) = (Instant::now(), ask(number));
-            tasks.spawn(async move { request.await.then(|| asked.elapsed()) });
-        }
-        number = due;
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    tasks.join_all().await
+    let all = overload::open_loop(rate as f64, SPAN, |number| {
+        let (asked, request) = (Instant::now(), ask(number));
+        async move { request.await.then(|| asked.elapsed()) }
+    });
+    all.await.into_iter().map(|(_, took)| took).collect()
 }

@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use fred::interfaces::{ClientLike, LuaInterface};
+use fred::interfaces::{ClientLike as _, LuaInterface};
 use fred::prelude::{Client, Value};
 use fred::types::CustomCommand;
 use tollgate::policy::{Algorithm, Cost, Resolution};
 use tollgate::store::Timestamp;
-use tollgate::{Policy, Quota, RedisStore};
+use tollgate::{Policy, Quota};
 use tollgate_redis::protocol::{Batch, KeyedCharge, SHA1, ScriptAnswer, TEXT};
+use tollgate_test_servers::Redis;
 
 use crate::Failure;
-use crate::redis::goals::What::{Median, P99, Rate, Redis};
 use crate::redis::scripts::Summing;
-use crate::redis::server::{Server, processor_time};
-use crate::redis::sides::{Limits, Tollgate};
+use crate::redis::server::{self, Work};
+use crate::redis::sides::{Limits, Tollgate, patient};
+use crate::redis::turns::What::Rate;
 use crate::redis::turns::{Side, take_turns};
 use crate::redis::worst::{LIMIT, WINDOW};
 use crate::report::{Table, Target};
@@ -24,39 +25,31 @@ const TASKS: usize = 256;
 const ROUNDS: usize = 8;
 
 /// The tables for the denial rate and for long logs.
-pub(crate) async fn tables(server: &Server, rounds: usize) -> Result<[Table; 2], Failure> {
-    Ok([denials(server, rounds).await?, bounds(&server.client().await?).await?])
+pub(crate) async fn tables(server: &Redis, rounds: usize) -> Result<[Table; 2], Failure> {
+    let redis = server::client(&server.url()).await?;
+    Ok([denials(server, &redis, rounds).await?, bounds(&redis).await?])
 }
 
-async fn denials(server: &Server, rounds: usize) -> Result<Table, Failure> {
+async fn denials(server: &Redis, redis: &Client, rounds: usize) -> Result<Table, Failure> {
     let mut table = Table::new(
         "The log: 1000 entries, full, 256 tasks",
-        &["limiter", "thousand/s", "median µs", "p99 µs", "Redis µs", "× the sum", "target", "met"],
+        "limiter | thousand/s | median µs | p99 µs | Redis µs | × the sum | target | met",
     );
-    let redis = server.client().await?;
     let ours = |remembers: bool| {
-        let store = RedisStore::builder(&server.url())?.timeout(Duration::from_secs(5));
+        let store = patient(&server.url())?;
         let store = if remembers { store } else { store.deny_cache(Duration::ZERO) };
         let limits = Limits(vec![(log("log", LIMIT, WINDOW, Resolution::Exact)?, 1)]);
         Ok::<_, Failure>(Tollgate { store: store.connect()?, limits })
     };
     let mut sides = [
-        Side::new("a script that sums a ZSET's members", Summing::new(redis.clone()).await?),
-        Side::new("Tollgate", ours(false)?),
-        Side::new("Tollgate with its deny cache", ours(true)?),
+        Side::new("a script that sums a ZSET's members", Summing::new(redis.clone()).await?, redis),
+        Side::new("Tollgate", ours(false)?, redis),
+        Side::new("Tollgate with its deny cache", ours(true)?, redis),
     ];
-    take_turns(&mut sides, TASKS, rounds, &redis).await?;
+    take_turns(&mut sides, TASKS, rounds).await?;
     for (side, target) in sides.iter().zip([Target::None, Target::AtLeast(250.0), Target::None]) {
         let ratio = side.over(&sides[0], Rate);
-        let cells = [
-            side.name.to_owned(),
-            side.spread(Rate, 1e3).to_string(),
-            format!("{:.0}", side.spread(Median, 1e-6)),
-            format!("{:.0}", side.spread(P99, 1e-6)),
-            format!("{:.2}", side.spread(Redis, 1e-6)),
-            format!("{ratio:.0}"),
-        ];
-        table.row(cells.into_iter().chain(target.cells(ratio)));
+        table.row(&[&side.name, &side.numbers([0, 0, 2]), &(ratio, 0), &target.met(ratio)]);
     }
     Ok(table)
 }
@@ -73,10 +66,9 @@ fn log(
 
 async fn bounds(client: &Client) -> Result<Table, Failure> {
     let _: Value = client.script_load(TEXT).await?;
-    let mut table = Table::new("The log: its bounds", &["what", "is", "target", "met"]);
-    let mut row = |what: &str, is: Spread, bound: f64| {
-        let cells = [what.to_owned(), format!("{is:.2}")];
-        table.row(cells.into_iter().chain(Target::AtMost(bound).cells(is)));
+    let mut table = Table::new("The log: its bounds", "what | is | target | met");
+    let mut row = |what: &'static str, is: Spread, bound: f64| {
+        table.row(&[&what, &(is, Target::AtMost(bound))]);
     };
     let mut short = Log::full(client, 100).await?;
     let mut long = Log::full(client, 100_000).await?;
@@ -136,11 +128,11 @@ impl<'a> Log<'a> {
     /// Redis' processor time for an admitted or a denied call.
     async fn cost(&mut self, admitted: bool) -> Result<f64, Failure> {
         const CALLS: u32 = 400;
-        let before = processor_time(self.client).await?;
+        let before = Work::so_far(self.client).await?;
         for _ in 0..CALLS {
             self.calls(1, if admitted { Self::STEP } else { 0 }, admitted).await?;
         }
-        Ok((processor_time(self.client).await? - before) / f64::from(CALLS))
+        Ok((Work::so_far(self.client).await?.seconds - before.seconds) / f64::from(CALLS))
     }
 
     /// Sends `count` requests in a pipeline. Each costs a unit and is dated `step` microseconds

@@ -2,44 +2,35 @@
 //!
 //! | file | contains |
 //! |---|---|
-//! | `decisions.rs`, `goals.rs` | decisions by Tollgate and by peers, in turns; their goals |
+//! | `decisions.rs` | decisions by Tollgate and by peers, in turns |
 //! | `herd.rs` | many replicas that meet a new server |
-//! | `leases.rs` | a hot key with units leased to replicas |
 //! | `excess.rs`, `worst.rs` | admitted requests above a limit |
 //! | `fleet.rs` | many replicas, and a single-node Cluster; has its own page |
 //! | `log.rs` | a full sliding window log |
 //! | `overload.rs` | more requests than Redis can answer; has its own page |
 //! | `over_http.rs` | servers that decide in Redis |
 //! | `queues.rs` | calls in one queue, compared with other clients |
-//! | `settings.rs` | Redis with TLS, persistence or a replica |
 //! | `sides.rs`, `scripts.rs`, `peers.rs` | the limiters: Tollgate, custom scripts, peers |
 //! | `turns.rs`, `load.rs`, `server.rs` | turns, the load in a turn, and the Redis server |
 
 mod decisions;
 mod excess;
 pub(crate) mod fleet;
-mod goals;
-#[cfg(unix)]
 mod herd;
-mod leases;
 mod load;
 mod log;
-#[cfg(unix)]
 mod over_http;
 pub(crate) mod overload;
 mod peers;
 mod queues;
 mod scripts;
-mod server;
-#[cfg(unix)]
-mod settings;
+pub(crate) mod server;
 mod sides;
 mod turns;
 mod worst;
 
 use axum::Router;
 
-pub(crate) use self::server::Server;
 pub(crate) use self::sides::bucket;
 use crate::Failure;
 use crate::report;
@@ -92,19 +83,16 @@ pub(crate) const ROUNDS: usize = 6;
 
 /// Measures, and writes the page unless there are fewer than [`ROUNDS`] rounds.
 pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build()?;
-    let server = Server::start()?;
-    let [decisions, mut goals] = runtime.block_on(decisions::tables(&server, rounds))?;
-    let leases = runtime.block_on(leases::tables(&server, rounds, &mut goals))?;
-    let queues = runtime.block_on(queues::table(&server, rounds))?;
-    let excess = runtime.block_on(excess::table(&server))?;
-    let [denials, bounds] = runtime.block_on(log::tables(&server, rounds))?;
-    let mut tables = vec![decisions, goals];
-    #[cfg(unix)]
-    tables.push(runtime.block_on(settings::table(rounds))?);
-    tables.extend([leases, queues, excess, denials, bounds]);
-    #[cfg(unix)]
+    let server = server::start();
+    let mut tables = block_on(async {
+        let [decisions, mut goals] = decisions::tables(&server, rounds).await?;
+        let leases = decisions::leases(&server, rounds, &mut goals).await?;
+        let queues = queues::table(&server, rounds).await?;
+        let excess = excess::table(&server).await?;
+        let [denials, bounds] = log::tables(&server, rounds).await?;
+        let settings = decisions::settings(rounds).await?;
+        Ok::<_, Failure>(vec![decisions, goals, settings, leases, queues, excess, denials, bounds])
+    })?;
     tables.extend(over_http::tables(&server, rounds)?);
     if rounds < ROUNDS {
         return report::show(&tables);
@@ -114,10 +102,13 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
 
 /// Measures only the queues.
 pub(crate) fn queues(rounds: usize) -> Result<(), Failure> {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let table = runtime.block_on(queues::table(&Server::start()?, rounds))?;
-    report::show(&[table])
+    report::show(&[block_on(queues::table(&server::start(), rounds))?])
+}
+
+/// Runs a measurement on two worker threads.
+fn block_on<T>(measured: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build()?.block_on(measured)
 }
 
 /// The measurement method, and the limiters that were not installed.

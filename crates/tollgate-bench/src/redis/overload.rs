@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fred::interfaces::{ClientLike, LuaInterface};
+use fred::interfaces::LuaInterface;
 use fred::prelude::{Client, Value};
-use fred::types::InfoKind;
 use tokio::task::{JoinHandle, JoinSet};
 use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::store::StoreError;
 use tollgate::{Policy, Quota, RedisStore, StoreExt};
+use tollgate_test_servers::Redis;
 
 use crate::Failure;
+use crate::redis::block_on;
 use crate::redis::load::{self, Ask};
-use crate::redis::server::Server;
-use crate::redis::sides::{Limits, OneEach, address};
+use crate::redis::server::{self, Work};
+use crate::redis::sides::{Limits, OneEach, address, connected};
 use crate::report::{self, Table};
 
 const METHOD: &str = "\
@@ -44,37 +45,24 @@ enum Told {
 }
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build()?;
-    let server = Server::start()?;
-    let table = runtime.block_on(table(&server))?;
+    let table = block_on(table(&server::start()))?;
     report::write("overload", METHOD, &[table])
 }
 
-async fn table(server: &Server) -> Result<Table, Failure> {
+async fn table(server: &Redis) -> Result<Table, Failure> {
     let mut table = Table::new(
         "Open loop, requests per second",
-        &[
-            "rate",
-            "contender",
-            "sent",
-            "answered",
-            "of 1×",
-            "charged unanswered",
-            "p99 of answered, ms",
-            "rejected",
-            "median until rejected, ms",
-        ],
+        "rate | contender | sent | answered | of 1× | charged unanswered | p99 of answered, ms | \
+         rejected | median until rejected, ms",
     );
-    let busy = keep_busy(server.client().await?).await?;
-    let patient = store(server, true, Duration::from_secs(10))?;
-    patient.connected().await;
+    let client = server::client(&server.url()).await?;
+    let busy = keep_busy(server::client(&server.url()).await?).await?;
+    let patient = store(server, true, Duration::from_secs(10)).await?;
     let tasks = Arc::new(Decides { store: patient.clone(), policy: policy("c")? });
     let capacity = load::round(&tasks, 512).await?.rate;
     for times in [1.0, 2.0, 4.0, 10.0] {
         for (name, breaker) in [("Tollgate", true), ("Tollgate, no breaker", false)] {
-            let store = store(server, breaker, TIMEOUT)?;
-            store.connected().await;
+            let store = store(server, breaker, TIMEOUT).await?;
             let policy = policy(&format!("{times} {breaker}"))?;
             let asks = Decides { store, policy: policy.clone() };
             let seen = Seen::of(asks, capacity * times).await;
@@ -83,24 +71,23 @@ async fn table(server: &Server) -> Result<Table, Failure> {
                 let peek = patient.peek(&policy, &Key::new(address(number))).await?;
                 charged += policy.capacity() - peek.decisions()[0].remaining;
             }
-            table.row(seen.cells(times, name, capacity, charged));
+            table.row(&[&seen.cells(times, name, capacity, charged as f64)]);
         }
-        let client = server.client().await?;
         let limits = Limits(vec![(policy("e")?, KEYS)]);
         let each = Each(OneEach::new(client.clone(), limits, false).await?);
-        let before = evalshas(&client).await?;
+        let before = Work::so_far(&client).await?;
         let seen = Seen::of(each, capacity * times).await;
         // Redis executes every request that was sent, even after its timeout.
-        let charged = evalshas(&client).await? - before;
-        table.row(seen.cells(times, "one EVALSHA each", capacity, charged));
+        let charged = Work::so_far(&client).await?.scripts - before.scripts;
+        table.row(&[&seen.cells(times, "one EVALSHA each", capacity, charged)]);
     }
     busy.abort();
     Ok(table)
 }
 
-fn store(server: &Server, breaker: bool, timeout: Duration) -> Result<RedisStore, Failure> {
+async fn store(server: &Redis, breaker: bool, timeout: Duration) -> Result<RedisStore, Failure> {
     let builder = RedisStore::builder(&server.url())?.timeout(timeout).breaker(breaker);
-    Ok(builder.max_batch(64).connect()?)
+    connected(builder.max_batch(64)).await
 }
 
 fn policy(name: &str) -> Result<Policy, Failure> {
@@ -118,14 +105,6 @@ async fn keep_busy(client: Client) -> Result<JoinHandle<()>, Failure> {
     spin(&client, times).await?;
     let slice = times as f64 * SLICE.as_secs_f64() / began.elapsed().as_secs_f64();
     Ok(tokio::spawn(async move { while spin(&client, slice as u64).await.is_ok() {} }))
-}
-
-async fn evalshas(client: &Client) -> Result<u64, Failure> {
-    let info: String = client.info(Some(InfoKind::CommandStats)).await?;
-    let calls = info.lines().find_map(|line| {
-        line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok()
-    });
-    Ok(calls.unwrap_or(0))
 }
 
 /// A limiter that reports the result of each request.
@@ -174,35 +153,27 @@ impl Tell for Each {
 
 /// The number of answered requests, and the result and latency of each request that counts.
 struct Seen {
-    answered: u64,
+    answered: f64,
     counted: Vec<(Told, Duration)>,
 }
 
 impl Seen {
     async fn of<T: Tell>(asks: T, rate: f64) -> Self {
         let asks = Arc::new(asks);
-        let mut tasks = JoinSet::new();
-        let (began, mut number) = (Instant::now(), 0_u64);
-        while began.elapsed() < WARM + SPAN {
-            let due = (began.elapsed().as_secs_f64() * rate) as u64;
-            for number in number..due {
-                let asks = Arc::clone(&asks);
-                tasks.spawn(async move {
-                    let asked = Instant::now();
-                    let told = asks.tell(number).await;
-                    (asked - began, told, asked.elapsed())
-                });
+        let all = open_loop(rate, WARM + SPAN, |number| {
+            let asks = Arc::clone(&asks);
+            async move {
+                let asked = Instant::now();
+                (asks.tell(number).await, asked.elapsed())
             }
-            number = due;
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let all = tasks.join_all().await;
-        let answered = all.iter().filter(|(_, told, _)| *told == Told::Answered).count() as u64;
-        let counted = all.into_iter().filter(|(asked, ..)| *asked >= WARM);
-        Self { answered, counted: counted.map(|(_, told, took)| (told, took)).collect() }
+        });
+        let all = all.await;
+        let answered = all.iter().filter(|(_, (told, _))| *told == Told::Answered).count() as f64;
+        let counted = all.into_iter().filter(|(sent, _)| *sent >= WARM);
+        Self { answered, counted: counted.map(|(_, told)| told).collect() }
     }
 
-    fn cells(&self, times: f64, name: &str, capacity: f64, charged: u64) -> [String; 9] {
+    fn cells(&self, times: f64, name: &str, capacity: f64, charged: f64) -> [String; 9] {
         let of = |told: Told| {
             let all = self.counted.iter().filter(|(other, _)| *other == told);
             let mut took: Vec<_> = all.map(|(_, took)| *took).collect();
@@ -215,7 +186,7 @@ impl Seen {
             at.map_or_else(|| "–".to_owned(), |took| format!("{:.2}", took.as_secs_f64() * 1e3))
         };
         let rate = |count: usize| count as f64 / SPAN.as_secs_f64();
-        let lost = charged.saturating_sub(self.answered) as f64 / charged.max(1) as f64;
+        let lost = (charged - self.answered).max(0.0) / charged.max(1.0);
         [
             format!("{times:.0}×"),
             name.to_owned(),
@@ -228,4 +199,29 @@ impl Seen {
             at(&refused, 50),
         ]
     }
+}
+
+/// Sends requests at a fixed rate for a time. Returns when each was sent and what `ask` returned
+/// for it.
+pub(crate) async fn open_loop<T, F>(
+    rate: f64,
+    span: Duration,
+    ask: impl Fn(u64) -> F,
+) -> Vec<(Duration, T)>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    let (began, mut number) = (Instant::now(), 0);
+    while began.elapsed() < span {
+        let due = (began.elapsed().as_secs_f64() * rate) as u64;
+        for number in number..due {
+            let (sent, request) = (began.elapsed(), ask(number));
+            tasks.spawn(async move { (sent, request.await) });
+        }
+        number = due;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tasks.join_all().await
 }

@@ -2,12 +2,11 @@
 //! must be built by hand. If it is not built, their rows are omitted.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fred::interfaces::ClientLike;
 use fred::prelude::Client;
@@ -15,6 +14,7 @@ use fred::types::CustomCommand;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use crate::Failure;
+use crate::process::{Running, free_ports};
 use crate::redis::load::{Ask, Round};
 use crate::redis::queues;
 use crate::redis::sides::address;
@@ -80,7 +80,7 @@ pub(crate) fn missing() -> Vec<&'static str> {
 
 /// A contender in its own process, which runs the program from the package `peers`.
 pub(crate) struct Outside {
-    process: Child,
+    _process: Running,
     input: ChildStdin,
     answers: Receiver<io::Result<String>>,
 }
@@ -101,7 +101,7 @@ impl Outside {
         thread::spawn(move || {
             BufReader::new(output).lines().try_for_each(|line| sender.send(line))
         });
-        Ok(Some(Self { process, input, answers }))
+        Ok(Some(Self { _process: Running(process), input, answers }))
     }
 
     pub(crate) fn round(&self, tasks: usize) -> Result<Round, Failure> {
@@ -128,16 +128,9 @@ impl Outside {
     }
 }
 
-impl Drop for Outside {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// throttlecrab-server, which uses the Redis protocol and stores its keys itself.
 pub(crate) struct Throttlecrab {
-    process: Child,
+    process: Running,
     port: u16,
 }
 
@@ -145,21 +138,13 @@ impl Throttlecrab {
     /// `None` if it was not installed.
     pub(crate) fn start() -> Result<Option<Self>, Failure> {
         let Some(program) = program("throttlecrab-server") else { return Ok(None) };
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let process = Command::new(program)
+        let port = free_ports(1)?[0];
+        let mut command = Command::new(program);
+        command
             .args(["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port.to_string()])
             .args(["--log-level", "error"])
-            .stdout(Stdio::null())
-            .spawn()?;
-        let server = Self { process, port };
-        let started = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            if started.elapsed() > Duration::from_secs(10) {
-                return Err("throttlecrab-server does not listen".into());
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(Some(server))
+            .stdout(Stdio::null());
+        Ok(Some(Self { process: Running::listening(&mut command, &[port])?, port }))
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -168,13 +153,6 @@ impl Throttlecrab {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
-    }
-}
-
-impl Drop for Throttlecrab {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

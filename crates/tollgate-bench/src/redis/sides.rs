@@ -1,6 +1,7 @@
 //! The limiters: Tollgate, the same script without its store, and a bare counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fred::interfaces::{KeysInterface, LuaInterface};
@@ -8,6 +9,7 @@ use fred::prelude::{Client, Value};
 use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::store::Charge;
+use tollgate::store::RedisStoreBuilder;
 use tollgate::{Policy, Quota, RedisStore, Store};
 use tollgate_redis::protocol::{Batch, KeyedCharge, Reply, SHA1, ScriptAnswer, TEXT};
 
@@ -31,6 +33,17 @@ pub(crate) const CAPACITY: u64 = 1_000_000_000;
 /// request, like the keys of real quotas. With `CAPACITY` units, they expire immediately.
 pub(crate) fn bucket(name: &str, rate: u64) -> Result<Policy, Failure> {
     Ok(Policy::token_bucket(name, Quota::per_second(rate).burst(CAPACITY))?)
+}
+
+/// A store that waits long enough for a busy machine.
+pub(crate) fn patient(url: &str) -> Result<RedisStoreBuilder, Failure> {
+    Ok(RedisStore::builder(url)?.timeout(Duration::from_secs(5)))
+}
+
+pub(crate) async fn connected(store: RedisStoreBuilder) -> Result<RedisStore, Failure> {
+    let store = store.connect()?;
+    store.connected().await;
+    Ok(store)
 }
 
 /// The key for a number, the same for all limiters.

@@ -1,4 +1,4 @@
-//! Contenders that take turns.
+//! Contenders that take turns, and goals for the ratios between them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,28 +7,44 @@ use fred::prelude::Client;
 
 use crate::Failure;
 use crate::process;
-use crate::redis::goals::What;
 use crate::redis::load::{Ask, Round, round};
 use crate::redis::peers::{Outside, Throttlecrab};
-use crate::redis::server::processor_time;
-use crate::rounds::Spread;
+use crate::redis::server::Work;
+use crate::report::{Cells, Table, Target};
+use crate::rounds::{Spread, turns};
 
-/// Measures the sides in turns, and stores their results. Each turn starts with another side.
+/// Measures the sides in turns, and stores their results.
 pub(crate) async fn take_turns(
     sides: &mut [Side],
     tasks: usize,
     rounds: usize,
-    redis: &Client,
 ) -> Result<(), Failure> {
-    for turn in 0..=rounds {
-        for index in 0..sides.len() {
-            let side = (turn + index) % sides.len();
-            let seen = sides[side].round(tasks, redis).await?;
-            // The first turn only warms up.
-            if turn > 0 {
-                sides[side].seen.push(seen);
-            }
+    for (side, counts) in turns(sides.len(), rounds) {
+        let seen = sides[side].round(tasks).await?;
+        if counts {
+            sides[side].seen.push(seen);
         }
+    }
+    Ok(())
+}
+
+/// The same for sides that deny nothing. Adds a row for each: `heads`, its name and numbers, and
+/// its rate compared with the first.
+pub(crate) async fn add_rows(
+    table: &mut Table,
+    heads: &[&dyn Cells],
+    sides: &mut [Side],
+    (tasks, rounds): (usize, usize),
+) -> Result<(), Failure> {
+    take_turns(sides, tasks, rounds).await?;
+    for side in sides.iter() {
+        let denied = side.denied();
+        if denied > 0.0 {
+            return Err(format!("{} denied {denied} requests", side.name).into());
+        }
+        let numbers = side.numbers([0, 0, 2]);
+        let ratio = (side.over(&sides[0], What::Rate), 2);
+        table.row(&[heads, &[&side.name as &dyn Cells, &numbers, &ratio]].concat());
     }
     Ok(())
 }
@@ -37,50 +53,69 @@ pub(crate) async fn take_turns(
 pub(crate) struct Side {
     pub(crate) name: &'static str,
     load: Box<dyn Load>,
-    /// The server that it uses instead of Redis.
-    crab: Option<Throttlecrab>,
+    server: Server,
     pub(crate) seen: Vec<Seen>,
+}
+
+/// The server that a contender uses.
+enum Server {
+    Redis(Client),
+    Other(Throttlecrab),
 }
 
 /// A round's results, from the tasks and the server.
 pub(crate) struct Seen {
     pub(crate) round: Round,
-    /// The server's processor time per decision, in seconds.
-    pub(crate) server: f64,
+    /// The server's work per decision.
+    pub(crate) server: Work,
 }
 
 impl Side {
-    pub(crate) fn new<A: Ask>(name: &'static str, asks: A) -> Self {
-        Self { name, load: Box::new(Arc::new(asks)), crab: None, seen: Vec::new() }
+    pub(crate) fn new<A: Ask>(name: &'static str, asks: A, redis: &Client) -> Self {
+        Self::outside(name, Arc::new(asks), redis)
     }
 
-    pub(crate) fn outside(name: &'static str, peer: Outside) -> Self {
-        Self { name, load: Box::new(peer), crab: None, seen: Vec::new() }
+    pub(crate) fn outside(name: &'static str, load: impl Load + 'static, redis: &Client) -> Self {
+        let server = Server::Redis(redis.clone());
+        Self { name, load: Box::new(load), server, seen: Vec::new() }
     }
 
     /// Sets the server that the contender uses instead of Redis.
     pub(crate) fn with_server(mut self, crab: Throttlecrab) -> Self {
-        self.crab = Some(crab);
+        self.server = Server::Other(crab);
         self
     }
 
-    async fn round(&self, tasks: usize, redis: &Client) -> Result<Seen, Failure> {
-        let before = self.processor_time(redis).await?;
+    async fn round(&self, tasks: usize) -> Result<Seen, Failure> {
+        let before = self.work().await?;
         let round = self.load.round(tasks).await?;
-        let used = self.processor_time(redis).await? - before;
-        Ok(Seen { round, server: used / round.decisions })
+        let after = self.work().await?;
+        let each = |after, before| (after - before) / round.decisions;
+        let seconds = each(after.seconds, before.seconds);
+        let server = Work { seconds, scripts: each(after.scripts, before.scripts) };
+        Ok(Seen { round, server })
     }
 
-    async fn processor_time(&self, redis: &Client) -> Result<f64, Failure> {
-        match &self.crab {
-            Some(crab) => process::processor_time(crab.id()),
-            None => processor_time(redis).await,
+    async fn work(&self) -> Result<Work, Failure> {
+        match &self.server {
+            Server::Redis(redis) => Work::so_far(redis).await,
+            Server::Other(crab) => {
+                Ok(Work { seconds: process::processor_time(crab.id())?, scripts: 0.0 })
+            }
         }
     }
 
     /// The denied requests in all rounds.
-    pub(crate) fn refused(&self) -> f64 {
+    pub(crate) fn denied(&self) -> f64 {
         self.seen.iter().map(|seen| seen.round.decisions - seen.round.admitted).sum()
+    }
+
+    /// Thousand decisions per second, and microseconds: the median, the 99th percentile and Redis'
+    /// time, with these digits.
+    pub(crate) fn numbers(&self, digits: [usize; 3]) -> Vec<String> {
+        let micros = [What::Median, What::P99, What::Redis].map(|what| self.spread(what, 1e-6));
+        let micros = micros.into_iter().zip(digits).collect::<Vec<_>>();
+        [self.spread(What::Rate, 1e3).texts(), micros.texts()].concat()
     }
 
     /// A number's spread over all rounds, in units of `unit`.
@@ -97,7 +132,7 @@ impl Side {
 }
 
 /// Runs a round, for any contender.
-trait Load: Send {
+pub(crate) trait Load: Send {
     fn round(&self, tasks: usize) -> Pin<Box<dyn Future<Output = Result<Round, Failure>> + '_>>;
 }
 
@@ -110,5 +145,80 @@ impl<A: Ask> Load for Arc<A> {
 impl Load for Outside {
     fn round(&self, tasks: usize) -> Pin<Box<dyn Future<Output = Result<Round, Failure>> + '_>> {
         Box::pin(async move { self.round(tasks) })
+    }
+}
+
+/// Tollgate's store.
+pub(crate) const OURS: &str = "Tollgate";
+
+/// Bounds the ratio between two sides' numbers in the same round.
+#[derive(Clone, Copy)]
+pub(crate) struct Goal {
+    pub(crate) of: &'static str,
+    pub(crate) what: What,
+    pub(crate) against: &'static str,
+    pub(crate) target: Target,
+}
+
+impl Goal {
+    /// Adds a row: the load, what is compared, and the ratio. A side may be missing.
+    pub(crate) fn add_to(&self, table: &mut Table, load: &[&dyn Cells], sides: &[Side]) {
+        let name = self.what.name();
+        let what = if self.of == OURS { name.to_owned() } else { format!("{name} of {}", self.of) };
+        let named = |name| sides.iter().find(|side| side.name == name);
+        let ratio = match named(self.of).zip(named(self.against)) {
+            Some((ours, theirs)) => (ours.over(theirs, self.what), self.target).texts(),
+            None => ["–", "–", "not measured"].texts(),
+        };
+        table.row(&[load, &[&what as &dyn Cells, &self.against, &ratio]].concat());
+    }
+}
+
+/// A number that a round measures.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    Rate,
+    Median,
+    P99,
+    /// Redis' processor time per decision.
+    Redis,
+    /// Scripts that Redis ran per decision.
+    Scripts,
+}
+
+impl Goal {
+    pub(crate) const fn at_least(what: What, against: &'static str, bound: f64) -> Self {
+        Self { of: OURS, what, against, target: Target::AtLeast(bound) }
+    }
+
+    pub(crate) const fn at_most(what: What, against: &'static str, bound: f64) -> Self {
+        Self { of: OURS, what, against, target: Target::AtMost(bound) }
+    }
+
+    /// The same for another side instead of Tollgate's store.
+    pub(crate) const fn of(self, of: &'static str) -> Self {
+        Self { of, ..self }
+    }
+}
+
+impl What {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "decisions per second",
+            Self::Median => "median wait",
+            Self::P99 => "p99",
+            Self::Redis => "Redis' time",
+            Self::Scripts => "scripts",
+        }
+    }
+
+    pub(crate) const fn of(self, seen: &Seen) -> f64 {
+        match self {
+            Self::Rate => seen.round.rate,
+            Self::Median => seen.round.median,
+            Self::P99 => seen.round.p99,
+            Self::Redis => seen.server.seconds,
+            Self::Scripts => seen.server.scripts,
+        }
     }
 }

@@ -32,10 +32,12 @@ use tollgate_replay::{
 use super::client_name::Name;
 
 /// The replay's assumptions about information that logs lack.
-pub(super) const ASSUMPTIONS: [&str; 9] = [
+pub(super) const ASSUMPTIONS: [&str; 10] = [
     "the address in the log is the connection's; forwarding headers count if the log has them",
     "a user in the log has a valid token; tokens and API keys in logged headers are \
      verified as of today",
+    "a line without the claim, the API key or the header of a level's group is not limited by \
+     that level",
     "a line without a host matches only routes without hosts",
     "an OPTIONS request is a CORS preflight",
     "a response without a duration finishes immediately",
@@ -70,6 +72,8 @@ pub(crate) struct Recorded {
 /// A decision on a request.
 pub(crate) struct Decided<'a> {
     pub(crate) answer: Answer,
+    /// The client, if known.
+    pub(crate) subject: Option<&'a Subject>,
     /// The status, if the request is answered before any limit.
     pub(crate) refused: Option<StatusCode>,
     pub(crate) limits: &'a Limits,
@@ -163,8 +167,13 @@ impl Recorded {
         let request = Recording::new(record.at, no_limits, Charges::default()).lasting(duration);
         let mut request = Recording { client: named, replica, ..request };
         let none = Charges::default();
-        let early =
-            |answer, refused| Decided { answer, refused, limits: no_limits, charges: &none };
+        let early = |answer, refused| Decided {
+            answer,
+            subject,
+            refused,
+            limits: no_limits,
+            charges: &none,
+        };
         let forbid = |replay: &mut Replay, request: &Recording<'_>, status| {
             replay.forbid(request).map(|()| early(Answer::Denied, Some(status)))
         };
@@ -203,7 +212,7 @@ impl Recorded {
             .collect();
         let mut request = Recording { limits, charges, corrections: &corrections, ..request };
         let answer = replay.request(&mut request)?;
-        Ok(see(Decided { answer, refused: None, limits, charges: &request.charges }))
+        Ok(see(Decided { answer, subject, refused: None, limits, charges: &request.charges }))
     }
 
     pub(crate) fn resolved(&mut self) -> impl Iterator<Item = Resolved> + '_ {

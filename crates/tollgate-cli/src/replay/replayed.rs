@@ -125,10 +125,7 @@ pub(crate) fn replay(
     let mut two = other.map(of).transpose()?;
     let mut differences = Differences::new(top);
     let records = read(log, top, |number, record| {
-        let store = |error| ReplayError::Store {
-            place: format!("line {} of {}", record.line, record.file),
-            error,
-        };
+        let store = |error| in_line(record, error);
         let answer = one.decide(record).map_err(store)?;
         if let Some(two) = &mut two {
             let other = two.decide(record).map_err(store)?;
@@ -140,8 +137,7 @@ pub(crate) fn replay(
         }
         Ok(())
     })?;
-    let store = |error| ReplayError::Store { place: "at the end".to_owned(), error };
-    let report = one.finish().map_err(store)?;
+    let report = one.finish().map_err(at_the_end)?;
     if report.routes.keys().all(|route| route == NOT_HTTP) {
         return Err(ReplayError::NoneCharged);
     }
@@ -150,7 +146,7 @@ pub(crate) fn replay(
     }
     let other = match two {
         Some(mut two) => {
-            let report = two.finish().map_err(store)?;
+            let report = two.finish().map_err(at_the_end)?;
             differences.resolve(0, one.resolved());
             differences.resolve(1, two.resolved());
             Some((report, differences))
@@ -170,6 +166,14 @@ pub(crate) fn replay(
         not_forwarded: one.not_forwarded,
         other,
     })
+}
+
+pub(super) fn in_line(record: &Record<'_>, error: StoreError) -> ReplayError {
+    ReplayError::Store { place: format!("line {} of {}", record.line, record.file), error }
+}
+
+pub(super) fn at_the_end(error: StoreError) -> ReplayError {
+    ReplayError::Store { place: "at the end".to_owned(), error }
 }
 
 /// Passes each line to `each`, with the number of earlier lines. Retains up to `shown` unreadable

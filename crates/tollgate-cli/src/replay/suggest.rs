@@ -1,33 +1,35 @@
 //! `tollgate suggest`: limits that fit an access log, as a file for `check` and `serve`.
 
+mod comments;
 mod file;
+mod openapi;
 mod options;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tollgate::store::Micros;
 use tollgate_config::plan::Plan;
 use tollgate_config::{self as config, Source};
-use tollgate_replay::suggest::{Bounds, Suggest};
+use tollgate_replay::log::Record;
+use tollgate_replay::suggest::{Bounds, Observed, Part, Suggest, Suggestion, Trial};
+use tollgate_replay::{Answer, Report};
 
-use self::file::{Learned, SECRET, write, write_head, write_replayed};
+use self::comments::Learned;
+use self::file::{SECRET, write_head};
 pub use self::options::SuggestArgs;
 use super::recorded::Recorded;
-use super::replayed::{ReplayError, read, replay, write_whole};
+use super::replayed::{ReplayError, at_the_end, in_line, read, write_whole};
 
-/// Suggests limits, and replays the log against them.
+/// Suggests limits, and judges them by replaying the log.
 pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
-    let learned = learn(args)?;
+    let is_stdin = args.log.logs.iter().any(|path| path.as_path() == Path::new("-"));
+    let learned = learn(args, !is_stdin)?;
+    let mut body = String::new();
+    let _ = file::write(&mut body, args, &learned.suggestion);
+    let judged = (!is_stdin).then(|| judge(args, &body, &learned.suggestion)).transpose()?;
     let mut yaml = String::new();
-    let _ = write(&mut yaml, args, &learned);
-    let plan = plan(&yaml)?;
-    let is_stdin = |path: &PathBuf| path.as_path() == Path::new("-");
-    if args.log.logs.iter().any(is_stdin) {
-        yaml.push_str("\n# Not replayed, because stdin cannot be read twice.\n");
-    } else {
-        let replayed = replay(plan, None, &args.log, 0)?;
-        let _ = write_replayed(&mut yaml, &replayed);
-    }
+    let _ = comments::write(&mut yaml, args, &learned, judged.as_ref());
+    yaml = yaml + "\n" + &body;
     match &args.output {
         None => Ok(yaml),
         Some(path) => {
@@ -36,6 +38,39 @@ pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
             Ok(format!("tollgate check {0}\ntollgate serve {0}\n", path.display()))
         }
     }
+}
+
+/// The clients that a file denies.
+struct Judged<'a> {
+    trial: Trial<'a>,
+    report: Report,
+}
+
+/// Replays the log with the suggested file.
+fn judge<'a>(
+    args: &SuggestArgs,
+    yaml: &str,
+    suggestion: &'a Suggestion,
+) -> Result<Judged<'a>, ReplayError> {
+    let mut recorded = recorded(yaml)?;
+    let mut trial = Trial::new(&suggestion.kinds);
+    read(&args.log, 0, |_, record| {
+        let is_after = suggestion.until.is_some_and(|until| record.at >= until.0);
+        let part = if is_after { Part::After } else { Part::Before };
+        let decided = recorded.decide_on(record, 0, |decided| {
+            if let (Some(subject), None) = (decided.subject, decided.refused) {
+                trial.note(part, &subject.key, decided.answer == Answer::Denied);
+            }
+        });
+        decided.map_err(|error| in_line(record, error))
+    })?;
+    let report = recorded.finish().map_err(at_the_end)?;
+    Ok(Judged { trial, report })
+}
+
+fn recorded(yaml: &str) -> Result<Recorded, ReplayError> {
+    let recorded = Recorded::new(plan(yaml)?, tollgate_replay::Bounds::default(), None);
+    recorded.map_err(ReplayError::Plan)
 }
 
 fn plan(yaml: &str) -> Result<Plan, ReplayError> {
@@ -49,14 +84,17 @@ fn plan(yaml: &str) -> Result<Plan, ReplayError> {
 }
 
 /// Learns from the requests and clients that the suggested file will charge.
-fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
+fn learn(args: &SuggestArgs, holds_out: bool) -> Result<Learned, ReplayError> {
     let mut head = String::new();
     let _ = write_head(&mut head, args);
     head.push_str("  client: {limit: 1, windowSeconds: 1}\n");
-    let recorded = Recorded::new(plan(&head)?, tollgate_replay::Bounds::default(), None);
-    let mut recorded = recorded.map_err(ReplayError::Plan)?;
+    let mut recorded = recorded(&head)?;
+    let mut patterns = args.pattern.clone();
+    if let Some(path) = &args.openapi {
+        patterns.extend(openapi::read(path)?);
+    }
     let bounds = Bounds { routes: args.routes, ..Bounds::default() };
-    let mut suggest = Suggest::new(Micros::from(args.window), &args.pattern, bounds);
+    let mut suggest = Suggest::new(Micros::from(args.window), &patterns, bounds);
     let (mut not_limited, mut with_user, mut with_status) = (0, 0, 0);
     let header = args.header.as_deref().unwrap_or("X-Forwarded-For");
     let mut has_header = args.trusted_proxies.is_empty();
@@ -70,10 +108,11 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
         with_status += u64::from(record.status != 0);
         let is_success = matches!(record.status, 0 | 100..400);
         let client = subject.as_ref().map(|subject| &subject.key);
-        suggest.request(record.at, client, path, is_success);
+        let (at, is_bot) = (record.at, is_bot(record));
+        suggest.request(&Observed { at, client, path, is_success, is_bot });
         Ok(())
     })?;
-    let suggestion = suggest.suggestion();
+    let suggestion = suggest.suggestion(holds_out);
     if suggestion.requests == 0 {
         return Err(ReplayError::NoneCharged);
     }
@@ -91,5 +130,16 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
         not_forwarded: recorded.not_forwarded,
         with_user,
         with_status,
+        patterns,
+    })
+}
+
+/// Whether a logged `User-Agent` names a bot.
+fn is_bot(record: &Record<'_>) -> bool {
+    record.headers.iter().any(|(name, value)| {
+        name.eq_ignore_ascii_case("user-agent") && {
+            let value = value.to_ascii_lowercase();
+            ["bot", "crawler", "spider"].iter().any(|word| value.contains(word))
+        }
     })
 }

@@ -145,6 +145,7 @@ fn ways(plan: &Plan) -> Vec<(&LimitPlan, Way<'_>)> {
             all.splice(0..0, everywhere);
         }
         // Routes share the limits that they inherit.
+        all.retain(|(limit, _)| !matches!(limit.whose, Whose::Group(_)));
         all.retain(|(limit, _)| !ways.iter().any(|(known, _)| known.name == limit.name));
         ways.append(&mut all);
     }
@@ -297,7 +298,9 @@ fn limit_tests(limit: &LimitPlan, way: &Way<'_>, clients: &Clients) -> Vec<Strin
     let line = |who: &str, more: &str| format!("      - {{{who}{way}, {more}}}\n");
     let (one, another) = (clients.keys(1), clients.keys(2));
     let filled = match limit.whose {
-        Whose::Client => line(&one, &format!("count: {count}, expect: {{status: 200}}")),
+        Whose::Client | Whose::Group(_) => {
+            line(&one, &format!("count: {count}, expect: {{status: 200}}"))
+        }
         Whose::Everybody => line(&clients.many(count), "expect: {status: 200}"),
     };
     let denied = format!("expect: {{status: 429, policy: {}}}", quoted(name));

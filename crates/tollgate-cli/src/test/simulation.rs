@@ -199,7 +199,7 @@ impl Simulation<'_> {
             None => (arrival.number % u64::from(self.replicas.get())) as usize,
         };
         recorded.decide_on(&record, replica, |decided| {
-            let Decision { answer, refused, limits, charges } = decided;
+            let Decision { answer, refused, limits, charges, .. } = decided;
             match refused {
                 Some(status) => {
                     let is_allowed = false;

@@ -77,6 +77,35 @@ counts for its api_key, in tier pro
 }
 
 #[test]
+fn explains_levels() {
+    let yaml = TIERS
+        .replace("tier: pro}", "levels: {team: red}}\n  levels: {team: apiKey, company: everyone}")
+        .replace(
+            "client: {limit: 60, windowSeconds: 3600}",
+            "client: {limit: 60, windowSeconds: 3600, levels: {team: {limit: 100, windowSeconds: \
+             3600}, company: {limit: 500, windowSeconds: 3600}}}",
+        );
+    let levels = [
+        "  client/team: every request: 100 units per 3600 s per team, sliding window counter, memory\n",
+        "  client/company: every request: 500 units per 3600 s per company, ",
+    ];
+    let said = explained(&yaml, &["--dry", "--header", "X-API-Key: foo"]).unwrap();
+    assert!(
+        said.contains(
+            "counts for its api_key, in no tier\nits team is other:red\nits company is global\n"
+        ),
+        "{said}"
+    );
+    assert!(levels.iter().all(|level| said.contains(level)), "{said}");
+    let said = explained(&yaml, &["--dry"]).unwrap();
+    assert!(
+        said.contains("counts for its ip, in no tier\nhas no team\nits company is global\n"),
+        "{said}"
+    );
+    assert!(said.contains("    which does not apply: the request has no team\n"), "{said}");
+}
+
+#[test]
 fn explains_requests_without_limits() {
     const PREFLIGHT: &str =
         "--method OPTIONS --header Origin:a --header Access-Control-Request-Method:b";

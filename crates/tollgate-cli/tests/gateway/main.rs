@@ -22,6 +22,7 @@ mod http1;
 mod http2;
 mod keys;
 mod leaving;
+mod levels;
 mod limits;
 mod logging;
 mod model_servers;

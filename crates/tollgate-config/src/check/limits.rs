@@ -17,6 +17,10 @@ pub fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan)
     let whose = match limit.whose {
         Whose::Everybody => "for all clients together".to_owned(),
         Whose::Client => format!("per {}", client(&plan.identity)),
+        Whose::Group(level) => match plan.levels.get(level) {
+            Some(level) => format!("per {}", level.name),
+            None => "per group".to_owned(),
+        },
     };
     let fails = match (&plan.store, limit.on_store_error()) {
         (StorePlan::Memory { .. }, _) => "memory",

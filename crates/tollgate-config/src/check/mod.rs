@@ -15,9 +15,9 @@ use self::limits::counted;
 use self::limits::span;
 pub use self::limits::{amount, amount_of, write_limit};
 use crate::plan::{
-    AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, IdentitySource,
-    KeyOrigin, Listen, Memory, Plan, Preflights, RateLimitDomain, Route, StorePlan, SubjectsPlan,
-    Target, Topology, TracingPlan, ValuePlan,
+    AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, GroupSource,
+    IdentitySource, KeyOrigin, Listen, Memory, Plan, Preflights, RateLimitDomain, Route, StorePlan,
+    SubjectsPlan, Target, Topology, TracingPlan, ValuePlan,
 };
 
 /// Describes a plan's effect, one sentence per line and without secrets.
@@ -55,6 +55,10 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "a client is {}", chain.join(", else "))?;
     if !plan.identity.iter().any(|source| matches!(source, IdentitySource::Ip { .. })) {
         writeln!(out, "a request without a client {}", without_key(plan))?;
+    }
+    for level in &plan.levels {
+        let sources: Vec<_> = level.sources.iter().map(group).collect();
+        writeln!(out, "its {} is {}", level.name, sources.join(", else "))?;
     }
     for (outcome, list) in [("denied", &plan.deny), ("never limited", &plan.allow)] {
         if !list.is_empty() {
@@ -153,7 +157,7 @@ fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
         Some(target) => writeln!(out, " -> {}", Where(target))?,
         None => writeln!(out, ", for other proxies")?,
     }
-    for limit in [&limits.global, &limits.client].into_iter().flatten() {
+    for limit in limits.everywhere() {
         write_limit(out, plan, "every request", limit)?;
     }
     for api in &*limits.apis {
@@ -187,6 +191,19 @@ pub fn without_key(plan: &Plan) -> String {
         OnMissingKey::Pass => "skips limits per client".to_owned(),
         OnMissingKey::Share => "shares one quota with all requests without a client".to_owned(),
         _ => format!("gets {} if a limit is per client", plan.missing_key_status.as_u16()),
+    }
+}
+
+fn group(source: &GroupSource) -> String {
+    match source {
+        GroupSource::ApiKey { groups, .. } => {
+            format!("listed for {}", Count(groups.len() as u64, "API key"))
+        }
+        GroupSource::Claim(name) => format!("the token\'s claim {name}"),
+        GroupSource::Header(ValuePlan { parameter, .. }) => {
+            format!("the {parameter} that its trusted proxies send")
+        }
+        GroupSource::Everyone => "the same for all requests".to_owned(),
     }
 }
 

@@ -82,6 +82,17 @@ texts! {
         Ok(text.to_owned())
     };
 
+    /// The end of a policy name.
+    Level(text) -> String:
+        "a name of 1 to 32 letters, digits, `-` and `_`", r"^[A-Za-z0-9_-]{1,32}$" =>
+    {
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if !(1..=32).contains(&text.len()) || !text.bytes().all(is_valid) {
+            return Err("it is a part of policy and header names".to_owned());
+        }
+        Ok(text.to_owned())
+    };
+
     Address(text) -> SocketAddr: "an address with a port, such as 0.0.0.0:8080 or [::]:8080" =>
         text.parse().map_err(|_| match text.trim_start_matches(':').parse::<u16>() {
             Ok(port) => format!(

@@ -25,7 +25,7 @@ impl RouteLimits {
     }
 
     pub fn everywhere(&self) -> impl Iterator<Item = &LimitPlan> {
-        self.global.iter().chain(&self.client).map(Arc::as_ref)
+        self.global.iter().chain(&self.client).flat_map(|limit| limit.with_levels())
     }
 
     /// The first api that matches a request to a normalized path, in any of the path's readings.
@@ -70,16 +70,23 @@ pub struct ApiPlan {
 /// Budgets for language models. The request bodies contain the costs.
 #[derive(Clone, Debug)]
 pub struct LlmPlan {
-    /// Limits in tokens and in money.
+    /// Limits in tokens and in money, and all limits of levels.
     pub budgets: Vec<LimitPlan>,
     pub models: Models,
     /// The maximum request bytes that are read before the decision.
     pub max_read: usize,
 }
 
+impl LlmPlan {
+    /// Whether a limit counts tokens or money.
+    pub fn reads_usage(&self) -> bool {
+        self.budgets.iter().any(|limit| limit.usage().is_some())
+    }
+}
+
 impl ApiPlan {
     pub fn limits(&self) -> impl Iterator<Item = &LimitPlan> {
-        std::iter::once(&self.limit).chain(self.llm.iter().flat_map(|llm| &llm.budgets))
+        self.limit.with_levels().chain(self.llm.iter().flat_map(|llm| &llm.budgets))
     }
 }
 
@@ -104,6 +111,8 @@ pub struct LimitPlan {
     /// How many requests may be in flight, if that is limited. Each tier has the same limit.
     pub in_flight: Option<Policy>,
     pub penalty: Option<PenaltyPlan>,
+    /// The same limit for the groups of levels. These limits have no levels.
+    pub levels: Vec<Self>,
 }
 
 #[derive(Clone, Debug)]
@@ -167,6 +176,11 @@ impl<'p> ChargePlan<'p> {
 }
 
 impl LimitPlan {
+    /// The limit, followed by its levels.
+    pub fn with_levels(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.levels)
+    }
+
     /// The limit's charges, in order.
     pub fn charges(&self) -> impl Iterator<Item = ChargePlan<'_>> {
         let quotas = self.quotas.iter().map(ChargePlan::Quota);
@@ -241,6 +255,8 @@ pub enum Whose {
     /// All clients together.
     Everybody,
     Client,
+    /// The clients of a group together, on the level with this number.
+    Group(usize),
 }
 
 /// The costs of requests: the first path rule that matches, otherwise the method's cost.

@@ -78,23 +78,24 @@ impl Plan {
         })
     }
 
-    /// The key under which a limit counts a request. `None` if the limit does not apply because the
-    /// request has no client. A client that could not be found for another reason than ambiguity
-    /// counts as missing.
+    /// The key under which a limit counts a request of this subject: its client, or its group on
+    /// the limit's level. `None` if the limit does not apply because the request has no subject. A
+    /// subject that could not be found for another reason than ambiguity counts as missing.
     ///
     /// # Errors
     /// The request is rejected, because it has no client.
     pub fn key<'k>(
         &self,
         limit: &LimitPlan,
-        client: Result<Option<&'k Subject>, &KeyError>,
+        subject: Result<Option<&'k Subject>, &KeyError>,
     ) -> Result<Option<&'k Key>, NoClient> {
         static SHARED: LazyLock<Key> = LazyLock::new(OnMissingKey::shared_key);
         let denied = |reason| if limit.enforces() { Err(reason) } else { Ok(None) };
-        match (limit.whose, client, self.on_missing_key) {
+        match (limit.whose, subject, self.on_missing_key) {
             (Whose::Everybody, ..) => Ok(Some(const { &Key::GLOBAL })),
-            (Whose::Client, Ok(Some(subject)), _) => Ok(Some(&subject.key)),
-            (Whose::Client, Err(KeyError::Ambiguous), _) => denied(NoClient::Ambiguous),
+            (_, Ok(Some(subject)), _) => Ok(Some(&subject.key)),
+            (_, Err(KeyError::Ambiguous), _) => denied(NoClient::Ambiguous),
+            (Whose::Group(_), ..) => Ok(None),
             (Whose::Client, _, OnMissingKey::Share) => Ok(Some(&SHARED)),
             (Whose::Client, _, OnMissingKey::Deny) => denied(NoClient::Missing),
             (Whose::Client, ..) => Ok(None),
@@ -129,30 +130,35 @@ impl RouteLimits {
 }
 
 impl Plan {
-    /// A request's charges under its limits, if `cost` returns its cost under each.
+    /// A request's charges under its limits, if `cost` returns its cost under each. `subject`
+    /// returns the request's client or group.
     ///
     /// # Errors
     /// The request is rejected, because it has no client.
-    pub fn charges(
+    pub fn charges<'s>(
         &self,
         limits: &RouteLimits,
         api: Option<usize>,
         rules: &Limits,
-        client: Result<Option<&Subject>, &KeyError>,
+        subject: impl Fn(Whose) -> Result<Option<&'s Subject>, &'s KeyError>,
         tier: Option<usize>,
         mut cost: impl FnMut(&LimitPlan) -> Option<Cost>,
     ) -> Result<Charges, NoClient> {
-        let kind = client.ok().flatten().map_or(SubjectKind::Other, |subject| subject.kind);
         let index = tier.and_then(|tier| u16::try_from(tier).ok());
         let mut charges = Charges::default();
         for (number, limit, charge) in limits.charges(api) {
             let Some(cost) = cost(limit) else { continue };
-            let Some(key) = self.key(limit, client)? else { continue };
+            let subject = subject(limit.whose);
+            let Some(key) = self.key(limit, subject)? else { continue };
             if charge.policy_in(tier).is_none() {
                 continue;
             }
             let cost = if let ChargePlan::Quota(_) = charge { cost } else { Cost::ONE };
-            let kind = if limit.whose == Whose::Client { kind } else { SubjectKind::Global };
+            let kind = match (limit.whose, subject) {
+                (Whose::Everybody, _) => SubjectKind::Global,
+                (_, Ok(Some(subject))) => subject.kind,
+                _ => SubjectKind::Other,
+            };
             let mut applied = AppliedLimit::new(number, kind, key.clone(), cost);
             applied.tier = index.map_or_else(TierIndex::default, TierIndex);
             charges.push(applied, rules);

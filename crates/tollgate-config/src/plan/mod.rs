@@ -3,6 +3,7 @@
 mod connections;
 pub mod files;
 mod identity;
+mod levels;
 mod limits;
 mod matching;
 mod meeting;
@@ -32,6 +33,7 @@ pub use self::identity::{
     ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
     KeyOrigin, Parameter, ValuePlan,
 };
+pub use self::levels::{GroupSource, LevelPlan};
 pub use self::limits::{
     ApiPlan, ChargePlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan,
     RouteLimits, Whose,
@@ -84,6 +86,8 @@ pub struct Plan {
     /// The action for requests without a client.
     pub on_missing_key: OnMissingKey,
     pub missing_key_status: StatusCode,
+    /// The levels above clients. Elsewhere a level is an index into this list.
+    pub levels: Vec<LevelPlan>,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
     /// The blocklist, which precedes the allowlist.

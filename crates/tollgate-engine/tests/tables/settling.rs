@@ -35,6 +35,8 @@ a forgiveness is no refund of a later charge: p bucket 2/60 forgives
     0: a a~5+ 6: ?p a a a => 0 0 p=2 6 6 deny(+30)
 a stated cost does not prevent a forgiveness: p log 9/60 lapse 300 forgives
     0: a*3 a*2=4+ ?p => 0 0 p=9
+an outage does not keep a success from forgiving: p log 10/60 counts forgives
+    0: down a! a a a a+ ?p a a ?p up ?p => 0 0 0 0 0 p=5 0 0 p=3 p=10
 denials are strikes: p log 1/5, blocked denials 2/60
     0: a a a 30: a b => 0 deny(p+5) deny(p+5,blocked+60) deny(blocked+30) 30
 ",

@@ -289,7 +289,7 @@ impl<St: Inspect> App<St> {
         let Ok(client) = facts.client.subject() else { return Ok(()) };
         // The limiter denies a request without a client, so its body is not read.
         let is_denied = client.is_none() && self.plan.on_missing_key == OnMissingKey::Deny;
-        if is_denied || plan.budgets.is_empty() {
+        if is_denied || !plan.reads_usage() {
             return Ok(());
         }
         let call = self.llm.read(request, plan, client.map(|subject| subject.key)).await?;

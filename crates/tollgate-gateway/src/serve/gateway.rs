@@ -134,8 +134,10 @@ fn waiting(started: &Plan, now: &Plan) -> Vec<&'static str> {
     let addresses = |plan: &Plan| -> Vec<_> {
         plan.listen.iter().map(|(front, it)| (it.address, *front)).collect()
     };
+    let socket = |plan: &Plan| plan.decision_api.as_ref().and_then(|api| api.socket.clone());
     let changed = [
         ("listen", addresses(started) != addresses(now)),
+        ("decisionApi.socket", socket(started) != socket(now)),
         ("admin", started.admin != now.admin),
         ("store", started.store != now.store),
         ("log", started.log != now.log),

@@ -144,7 +144,7 @@ async fn serve<St: Inspect>(
     let answers = HealthServer::new(HealthService::from_health_reporter(health.clone()));
     let gateway = Gateway::new(loaded, persistent, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
-    let bound = Bound::bind(&gateway.app().plan)?;
+    let bound = Bound::bind(&gateway.app().plan).await?;
     // Before the addresses are announced, because a reader may immediately send a signal.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
     let (reload, ask) = Reload::new(Arc::clone(&gateway), loader);
@@ -248,7 +248,7 @@ struct Bound {
 }
 
 impl Bound {
-    fn bind(plan: &Plan) -> Result<Self, String> {
+    async fn bind(plan: &Plan) -> Result<Self, String> {
         let mut banner = String::new();
         let mut public = Vec::new();
         for (front, listen) in &plan.listen {
@@ -266,7 +266,10 @@ impl Bound {
             let _ = writeln!(banner, "{} unix:{}", Front::DecisionApi.name(), path.display());
         }
         #[cfg(unix)]
-        let socket = socket.map(local_socket).transpose()?;
+        let socket = match socket {
+            Some(path) => Some(local_socket(path).await?),
+            None => None,
+        };
         #[cfg(not(unix))]
         if socket.is_some() {
             return Err("this system has no Unix sockets; remove `decisionApi.socket`".to_owned());
@@ -290,8 +293,8 @@ impl Bound {
 }
 
 #[cfg(unix)]
-fn local_socket(path: &Path) -> Result<LocalSocket, String> {
-    LocalSocket::bind(path).map_err(|error| {
+async fn local_socket(path: &Path) -> Result<LocalSocket, String> {
+    LocalSocket::bind(path).await.map_err(|error| {
         let path = path.display();
         format!("cannot listen on {path}: {error}; choose another `decisionApi.socket`")
     })

@@ -107,8 +107,9 @@ impl Planned {
     /// Reads a request, and brings it into the form that routes and limits see.
     pub fn read(&self, request: &mut Request<()>, sent: Sent<'_>) -> Read {
         let meaning = self.admit(request, sent);
-        let user = sent.user.and_then(|(user, tier)| self.identity.user(user, tier));
-        let client = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(request)));
+        let head = RequestHead::of(request);
+        let user = sent.user.and_then(|(user, tier)| self.identity.user(user, tier, &head));
+        let client = user.unwrap_or_else(|| self.identity.find(&head));
         if self.lists.is_some() {
             // The lists may contain users.
             request.extensions_mut().insert(Facts::new(client.clone()));
@@ -171,8 +172,7 @@ impl Planned {
             None => Some(limit.costs.of(head.method, head.uri.path())),
             Some(settle) => usage(settle),
         };
-        let subject = client.subject();
-        let subject = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
+        let subject = |whose| client.subject_of(whose);
         let charges = self.plan.charges(limits, api, rules, subject, client.tier, cost)?;
         Ok((rules, charges))
     }

@@ -155,6 +155,35 @@ async fn usage_settles_every_level() {
     assert_eq!(spend(&app, "eve", 90).await, Ok(()));
 }
 
+/// No limit has the client's key, and no request without one may reach the model.
+#[tokio::test]
+async fn levels_alone_require_a_key() {
+    let models = Models::new(Model::new(Price::per_million(0, DOLLAR)));
+    let bearer = ApiKey::in_authorization("Bearer");
+    let team_of = bearer.clone().by_group(ApiKeyGroups::from_keys(TEAMS));
+    let key = bearer.one_of(ApiKeys::from_keys(["ann"]));
+    let budget = LlmBudget::builder(MemoryStore::new(), key, models)
+        .per(team_of, Budget::new().tokens(policy("tokens/team", 500)))
+        .per(Global, Budget::new().money(policy("budget/company", 500)))
+        .build()
+        .expect("valid limits");
+    async fn never() -> StatusCode {
+        panic!("the model is called")
+    }
+    let app = Router::new().route("/v1/completions", post(never).get(never)).layer(budget);
+    for (keys, status) in [(&[][..], 401), (&["stranger"], 401), (&["ann", "ann"], 400)] {
+        for method in ["POST", "GET"] {
+            let mut request = Request::builder().method(method).uri("/v1/completions");
+            for key in keys {
+                request = request.header("authorization", format!("Bearer {key}"));
+            }
+            let request = request.body(Body::from("{}")).expect("a request");
+            let response = app.clone().oneshot(request).await.expect("infallible");
+            assert_eq!(response.status(), status, "{method} {keys:?}");
+        }
+    }
+}
+
 /// Money on a level is a quota in OpenAI's sense, and the denial names the level.
 #[tokio::test]
 async fn level_budget_is_insufficient_quota() {

@@ -35,6 +35,8 @@ pub(crate) enum Request {
     },
     Reset {
         state: Name,
+        /// For the deny cache.
+        hash: u64,
     },
     Block {
         state: Name,
@@ -57,7 +59,7 @@ impl Request {
             (Self::Decide(charges), Self::Decide(others)) => {
                 charges.iter().map(|it| &it.state).eq(others.iter().map(|it| &it.state))
             }
-            (Self::Reset { state }, Self::Reset { state: other })
+            (Self::Reset { state, .. }, Self::Reset { state: other, .. })
             | (Self::Block { state, .. }, Self::Block { state: other, .. })
             | (Self::Lease { state, .. }, Self::Lease { state: other, .. }) => state == other,
             // Receipts never share a key.
@@ -71,7 +73,7 @@ impl Request {
             Self::Decide(charges) => charges.first().map(|charge| &charge.state),
             Self::Settle { state, .. }
             | Self::Renew { state, .. }
-            | Self::Reset { state }
+            | Self::Reset { state, .. }
             | Self::Block { state, .. }
             | Self::Lease { state, .. } => Some(state),
         }
@@ -304,7 +306,7 @@ mod tests {
     use super::*;
 
     fn ticket() -> Ticket {
-        let request = Request::Reset { state: Name::new() };
+        let request = Request::Reset { state: Name::new(), hash: 0 };
         Ticket::new(request, 0, 0, Instant::now() + Duration::from_secs(1))
     }
 

@@ -45,7 +45,7 @@ use crate::sync::Mutex;
 /// units are returned, or if Redis loses data or its clock steps. This process learns of these
 /// late, so it only remembers a denial for a short time. It accounts for its own actions:
 ///
-/// * a reset clears everything, and answers that were on their way before are not remembered;
+/// * a reset forgets its key, and answers about it that were on their way before are not remembered;
 /// * after a settlement, the policy is not remembered for a receipt's lifetime, and a concurrency
 ///   limit is never remembered: their units may be returned at any time;
 /// * a penalty is only remembered while it blocks, because before that it may count the denial;
@@ -63,6 +63,9 @@ pub(crate) struct DenyCache {
     count: AtomicUsize,
     /// Incremented by everything that may make a remembered denial wrong.
     epoch: AtomicU64,
+    /// The epoch since which no denial was forgotten, for all keys and for the keys with each hash.
+    cleared: AtomicU64,
+    resets: Box<[AtomicU64; RESETS]>,
     /// The names of policies with settlements, each with the time until which a receipt may still
     /// be settled.
     settling: Mutex<HashMap<String, Moment, RandomState>>,
@@ -86,6 +89,8 @@ pub(crate) const DEFAULT_BOUND: Duration = Duration::from_secs(1);
 const MOST: usize = 4096;
 /// The longest remembered key in bytes, for the same reason.
 const LONGEST: usize = 256;
+/// Keys that share a number lose answers on their way when one of them is reset.
+const RESETS: usize = 1024;
 /// Microseconds between two sweeps. A sweep takes as long as many decisions, so during the flood
 /// that filled the table, most denials must not sweep. After the flood, the sweeps empty the table.
 const USUALLY: Moment = 1_000_000;
@@ -99,14 +104,16 @@ impl DenyCache {
             entries: Mutex::default(),
             count: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
+            resets: Box::new([const { AtomicU64::new(0) }; RESETS]),
             settling: Mutex::default(),
             hasher: RandomState::default(),
             recent: RecentDenials::default(),
         }
     }
 
-    /// Returns the epoch to store in a new request: its answer is only remembered if the cache has
-    /// not been cleared since.
+    /// Returns the epoch to store in a new request: its answer is only remembered if no denial of its
+    /// keys has been forgotten since.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -160,8 +167,8 @@ impl DenyCache {
             charge.enforce && decision.denies() && frozen > Micros::ZERO
         });
         let mut entries = self.entries.lock();
-        // Checked under the lock, because `forget` increments the epoch under it.
-        if self.epoch() != ticket.epoch {
+        // Checked under the lock, under which denials are forgotten.
+        if self.cleared.load(Ordering::Relaxed) > ticket.epoch {
             return;
         }
         entries.sweep(call.end);
@@ -169,6 +176,9 @@ impl DenyCache {
             let at = verdict.decided_at();
             let known = Known::new(charge, decision, frozen, at, &call, self.bound);
             let hash = self.hash(charge.key, charge.policy);
+            if self.last_reset(hash).load(Ordering::Relaxed) > ticket.epoch {
+                continue;
+            }
             if let Some(before) = entries.table.find_mut(hash, |known| known.is_about(charge)) {
                 // A request with zero cost passes a frozen key too, so its answer does not show
                 // that the key thawed.
@@ -183,16 +193,36 @@ impl DenyCache {
         self.count.store(entries.table.len(), Ordering::Relaxed);
     }
 
-    fn hash(&self, key: &Key, policy: &Policy) -> u64 {
+    /// The hash of a key under all policies of this name.
+    pub(crate) fn hash(&self, key: &Key, policy: &Policy) -> u64 {
         self.hasher.hash_one((key, policy.name()))
     }
 
-    /// Clears the cache, before and after a key is reset.
-    pub(crate) fn forget(&self) {
+    fn last_reset(&self, hash: u64) -> &AtomicU64 {
+        &self.resets[hash as usize % RESETS]
+    }
+
+    /// Clears the cache.
+    fn forget(&self) {
         let mut entries = self.entries.lock();
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.cleared.store(self.next_epoch(), Ordering::Relaxed);
         entries.table.clear();
         self.count.store(0, Ordering::Relaxed);
+    }
+
+    /// Forgets the denials of a key with this [hash](Self::hash), before and after it is reset.
+    pub(crate) fn forget_key(&self, hash: u64) {
+        let mut entries = self.entries.lock();
+        self.last_reset(hash).store(self.next_epoch(), Ordering::Relaxed);
+        let is_meant = |known: &Known| self.hash(&known.key, &known.policy) == hash;
+        while let Ok(entry) = entries.table.find_entry(hash, is_meant) {
+            entry.remove();
+        }
+        self.count.store(entries.table.len(), Ordering::Relaxed);
+    }
+
+    fn next_epoch(&self) -> u64 {
+        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Stops remembering this policy's denials for a receipt's lifetime.

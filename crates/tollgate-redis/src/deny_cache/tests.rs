@@ -66,11 +66,30 @@ fn denial_in_flight_during_a_reset_is_not_remembered() {
     let (cache, _) = cache();
     let mut ticket = request(1);
     ticket.epoch = cache.epoch();
-    cache.forget();
+    reset(&cache, &ticket);
     learn(&cache, &ticket, Micros::new(60_000_000));
     assert!(!is_remembered(&cache, 1));
     deny(&cache, 1);
     assert!(is_remembered(&cache, 1));
+}
+
+/// A client must not be able to clear the denials of others.
+#[test]
+fn reset_forgets_only_its_key() {
+    let (cache, _) = cache();
+    (1..=3).for_each(|n| deny(&cache, n));
+    let mut in_flight = request(4);
+    in_flight.epoch = cache.epoch();
+    reset(&cache, &request(2));
+    learn(&cache, &in_flight, Micros::new(60_000_000));
+    assert_eq!([1, 2, 3, 4].map(|n| is_remembered(&cache, n)), [true, false, true, true]);
+}
+
+fn reset(cache: &DenyCache, ticket: &Ticket) {
+    let Request::Decide(charges) = &ticket.request else { return };
+    for charge in charges.iter().map(NamedCharge::as_charge) {
+        cache.forget_key(cache.hash(charge.key, charge.policy));
+    }
 }
 
 #[test]
@@ -83,7 +102,7 @@ fn concurrent_reset_discards_denials() {
         let learner = Arc::clone(&cache);
         let learns = move || learn(&learner, &ticket, Micros::new(60_000_000));
         let learns = thread::spawn(learns);
-        cache.forget();
+        reset(&cache, &request(1));
         learns.join().unwrap();
         assert!(!is_remembered(&cache, 1));
     });

@@ -34,10 +34,10 @@ pub struct Level {
     pub bucket_beyond: u64,
 }
 
-/// The shares in units of 0.01 %.
-const SHARES: [u64; 3] = [9_900, 9_990, 9_999];
-/// A token bucket's limit is the mean over this many windows.
-const WINDOWS: u64 = 10;
+/// The levels' shares in units of 0.01 %.
+pub const SHARES: [u64; 3] = [9_900, 9_990, 9_999];
+/// A token bucket's limit is the mean over this many windows, or fewer in a shorter log.
+pub(super) const WINDOWS: u64 = 10;
 
 /// The client and time of each request that a limit charges, sorted by client and then by time.
 pub(super) type Sorted<'a> = &'a [(u64, Timestamp)];
@@ -52,11 +52,12 @@ type Values = Vec<(u64, u64)>;
 /// clients with the highest values are excluded from all sets, and each limit is the highest
 /// remaining value.
 pub(super) fn fits(window: Micros, sets: &[Sorted<'_>]) -> Vec<Fit> {
-    let longer = Micros::new(window.get().saturating_mul(WINDOWS));
+    let windows = windows(window, sets);
+    let longer = Micros::new(window.get().saturating_mul(windows));
     let peaks: Vec<_> = sets.iter().map(|set| highest(window, set)).collect();
     // A client's rate is the mean over many windows, and the rest of the peak is a burst.
     let sustained = |set: &Sorted<'_>| -> Values {
-        highest(longer, set).into_iter().map(|(of, most)| (of, most.div_ceil(WINDOWS))).collect()
+        highest(longer, set).into_iter().map(|(of, most)| (of, most.div_ceil(windows))).collect()
     };
     let sustained: Vec<_> = sets.iter().map(sustained).collect();
     let levels = SHARES.map(|share| {
@@ -80,6 +81,13 @@ pub(super) fn fits(window: Micros, sets: &[Sorted<'_>]) -> Vec<Fit> {
         levels: [levels[0][set], levels[1][set], levels[2][set]],
     };
     (0..sets.len()).map(fit).collect()
+}
+
+/// How many complete windows the requests span, up to [`WINDOWS`].
+fn windows(window: Micros, sets: &[Sorted<'_>]) -> u64 {
+    let times = || sets.iter().take(1).copied().flatten().map(|(_, at)| *at);
+    let (first, last) = (times().min().unwrap_or_default(), times().max().unwrap_or_default());
+    (last.since(first).get() / window.get()).clamp(1, WINDOWS)
 }
 
 fn beyond(values: &Values, limit: u64) -> u64 {
@@ -119,7 +127,7 @@ fn enough(clients: usize, share: u64) -> usize {
 }
 
 /// Returns each client's maximum number of requests in any window.
-fn highest(window: Micros, requests: Sorted<'_>) -> Values {
+pub(super) fn highest(window: Micros, requests: Sorted<'_>) -> Values {
     let (mut all, mut inside, mut client) = (Values::new(), VecDeque::new(), None);
     for &(of, at) in requests {
         if client != Some(of) {

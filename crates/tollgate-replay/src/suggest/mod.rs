@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `paths.rs` | groups of similar paths |
 //! | `fit.rs` | limits that together would never have denied a given share of the clients |
+//! | `kinds.rs` | scanners and bots, and whom limits deny |
 //!
 //! # Memory
 //!
@@ -12,16 +13,16 @@
 //! and [`Suggestion::sample`] reports the sampling rate.
 
 mod fit;
+mod kinds;
 mod paths;
 
-use std::hash::BuildHasher;
-
-use foldhash::quality::RandomState;
 use serde::Serialize;
 use tollgate_core::{Key, Micros, Timestamp};
 
 use self::fit::fits;
-pub use self::fit::{Fit, Level};
+pub use self::fit::{Fit, Level, SHARES};
+use self::kinds::ROBOTS;
+pub use self::kinds::{ClientKind, DeniedClients, Kinds, Part, Trial};
 use self::paths::{NONE, Paths};
 use crate::Instant;
 
@@ -45,12 +46,10 @@ impl Default for Bounds {
 pub struct Suggest {
     bounds: Bounds,
     window: Micros,
-    /// A strong hash. With a faster hash, similar client names might have equal low bits.
-    hasher: RandomState,
+    kinds: Kinds,
     paths: Paths,
+    /// In chronological order.
     requests: Vec<Seen>,
-    /// A client is in the sample if its hash has at least this many trailing zeros.
-    halvings: u32,
     seen: u64,
     without_client: u64,
     unsuccessful: u64,
@@ -71,6 +70,33 @@ struct Seen {
     at: Timestamp,
     /// The path's number, which is finally replaced by the route's number.
     path: u32,
+    is_success: bool,
+}
+
+/// A recorded request.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// When it arrived.
+    pub at: Timestamp,
+    /// The client, if known.
+    pub client: Option<&'a Key>,
+    /// The path in normal form, without a query.
+    pub path: &'a str,
+    /// Whether the response was successful. Only successful requests show which paths exist.
+    pub is_success: bool,
+    /// Whether the client states that it is a bot.
+    pub is_bot: bool,
+}
+
+/// Scanners or bots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Apart {
+    /// The number of these clients.
+    pub clients: u64,
+    /// Their requests.
+    pub requests: u64,
+    /// The largest number of requests from such a client in any window.
+    pub in_window: u64,
 }
 
 /// Limits that fit the recorded traffic.
@@ -88,8 +114,17 @@ pub struct Suggestion {
     pub unsuccessful: u64,
     /// Requests to paths beyond the bound. They belong to no route, even if a pattern matches.
     pub without_path: u64,
-    /// The clients on which these limits are based.
+    /// All clients. The limits are based on fewer: see [`Self::all`].
     pub clients: u64,
+    /// The limits are based on requests before this time. The rest can judge them.
+    pub until: Option<Instant>,
+    /// Scanners, in the entire log.
+    pub scanners: Apart,
+    /// Bots, in the entire log.
+    pub bots: Apart,
+    /// Which clients are scanners or bots.
+    #[serde(skip)]
+    pub kinds: Kinds,
     /// The number of requests from the busiest client.
     pub largest_client: u64,
     /// The sampling rate: the limits are based on one in this many clients.
@@ -100,7 +135,7 @@ pub struct Suggestion {
     pub busiest_second: u64,
     /// The maximum number of requests in a clock minute.
     pub busiest_minute: u64,
-    /// For all routes together.
+    /// For all routes together, without scanners and bots.
     pub all: Fit,
     /// For each route, in the order in which a configuration must match the routes.
     pub routes: Vec<(String, Fit)>,
@@ -115,10 +150,9 @@ impl Suggest {
         Self {
             bounds,
             window: window.max(Micros::new(1_000_000)),
-            hasher: RandomState::default(),
+            kinds: Kinds::default(),
             paths: Paths::new(patterns),
             requests: Vec::new(),
-            halvings: 0,
             seen: 0,
             without_client: 0,
             unsuccessful: 0,
@@ -133,9 +167,9 @@ impl Suggest {
         }
     }
 
-    /// Learns from a request. Requests must be in chronological order. Only successful requests
-    /// show which paths exist.
-    pub fn request(&mut self, at: Timestamp, client: Option<&Key>, path: &str, is_success: bool) {
+    /// Learns from a request. Requests must be in chronological order.
+    pub fn request(&mut self, request: &Observed<'_>) {
+        let Observed { at, client, path, is_success, is_bot } = *request;
         self.seen += 1;
         self.unsuccessful += u64::from(!is_success);
         self.first.get_or_insert(at);
@@ -151,46 +185,52 @@ impl Suggest {
         self.in_minute += 1;
         self.busiest_second = self.busiest_second.max(self.in_second);
         self.busiest_minute = self.busiest_minute.max(self.in_minute);
-        let path = self.paths.number(path, is_success);
+        let number = self.paths.number(path, is_success);
         let Some(client) = client else {
             self.without_client += 1;
             return;
         };
-        let client = self.hasher.hash_one(client);
-        if !self.is_kept(client) {
-            return;
+        let Some(client) = self.kinds.hash(client) else { return };
+        if is_bot || path == ROBOTS {
+            self.kinds.add_bot(client);
         }
-        self.requests.push(Seen { client, at, path });
-        while self.requests.len() > self.bounds.requests.max(1) && self.halvings < 32 {
-            self.halvings += 1;
-            let halvings = self.halvings;
-            self.requests.retain(|seen| seen.client.trailing_zeros() >= halvings);
+        self.requests.push(Seen { client, at, path: number, is_success });
+        while self.requests.len() > self.bounds.requests.max(1) && self.kinds.halve() {
+            self.requests.retain(|seen| self.kinds.is_kept(seen.client));
         }
     }
 
-    const fn is_kept(&self, client: u64) -> bool {
-        client.trailing_zeros() >= self.halvings
-    }
-
-    /// Returns the limits that fit the requests.
+    /// Returns the limits that fit the requests. If `holds_out` is set, they only fit the requests
+    /// before the last 30 % of the log's time, or before its last week if that is shorter. Without
+    /// ten windows before this part, they fit the entire log.
     #[must_use]
-    pub fn suggestion(mut self) -> Suggestion {
-        let routes = self.paths.routes(self.bounds.routes);
-        for seen in &mut self.requests {
+    pub fn suggestion(mut self, holds_out: bool) -> Suggestion {
+        let until = self.held_out().filter(|_| holds_out);
+        self.requests.sort_unstable();
+        let clients = self.requests.chunk_by(|one, other| one.client == other.client).count();
+        self.kinds.find_scanners(&self.requests, &self.paths.existing());
+        let scanners = self.apart(ClientKind::Scanner);
+        let bots = self.apart(ClientKind::Bot);
+        let Self { requests, kinds, paths, bounds, .. } = &mut self;
+        requests.retain(|seen| until.is_none_or(|until| seen.at < until));
+        let mut counts = vec![0; paths.len()];
+        for seen in requests.iter().filter(|seen| seen.is_success && seen.path != NONE) {
+            counts[seen.path as usize] += 1;
+        }
+        let routes = paths.routes(&counts, bounds.routes);
+        requests.retain(|seen| kinds.of(seen.client) == ClientKind::Ordinary);
+        for seen in &mut *requests {
             seen.path = routes.of(seen.path);
         }
-        self.requests.sort_unstable();
-        let pair = |seen: &Seen| (seen.client, seen.at);
-        let all: Vec<_> = self.requests.iter().map(pair).collect();
-        let clients = all.chunk_by(|one, other| one.0 == other.0);
-        let largest_client = clients.map(|client| client.len() as u64).max().unwrap_or_default();
+        let all: Vec<_> = requests.iter().map(Seen::pair).collect();
+        let each = all.chunk_by(|one, other| one.0 == other.0);
+        let largest_client = each.map(|client| client.len() as u64).max().unwrap_or_default();
         // Group by route, then sort by client and time.
-        self.requests.retain(|seen| seen.path != NONE);
-        self.requests.sort_unstable_by_key(|seen| (seen.path, seen.client, seen.at));
-        let parts: Vec<(u32, Vec<_>)> = self
-            .requests
+        requests.retain(|seen| seen.path != NONE);
+        requests.sort_unstable_by_key(|seen| (seen.path, seen.client, seen.at));
+        let parts: Vec<(u32, Vec<_>)> = requests
             .chunk_by(|one, other| one.path == other.path)
-            .map(|route| (route[0].path, route.iter().map(pair).collect()))
+            .map(|route| (route[0].path, route.iter().map(Seen::pair).collect()))
             .collect();
         let sets: Vec<&[_]> =
             [&*all].into_iter().chain(parts.iter().map(|(_, route)| &**route)).collect();
@@ -205,9 +245,13 @@ impl Suggest {
             without_client: self.without_client,
             unsuccessful: self.unsuccessful,
             without_path: self.paths.beyond,
-            clients: all.clients,
+            clients: clients as u64,
+            until: until.map(Instant),
+            scanners,
+            bots,
             largest_client,
-            sample: 1 << self.halvings,
+            sample: self.kinds.sample(),
+            kinds: self.kinds,
             window_seconds: self.window.as_secs_ceil(),
             busiest_second: self.busiest_second,
             busiest_minute: self.busiest_minute,
@@ -215,4 +259,31 @@ impl Suggest {
             routes,
         }
     }
+
+    /// When the last part of the log starts, which judges the limits.
+    fn held_out(&self) -> Option<Timestamp> {
+        let (first, last) = (self.requests.first()?.at, self.requests.last()?.at);
+        let held_out = Micros::new((last.since(first).get() / 10 * 3).min(WEEK));
+        let until = last - held_out;
+        let least = self.window.get().saturating_mul(fit::WINDOWS);
+        (until.since(first).get() >= least).then_some(until)
+    }
+
+    /// Counts the clients of a kind in requests that are sorted by client.
+    fn apart(&self, kind: ClientKind) -> Apart {
+        let of_kind = self.requests.iter().filter(|seen| self.kinds.of(seen.client) == kind);
+        let requests: Vec<_> = of_kind.map(Seen::pair).collect();
+        let peaks = fit::highest(self.window, &requests);
+        let in_window = peaks.iter().map(|(_, most)| *most).max().unwrap_or_default();
+        Apart { clients: peaks.len() as u64, requests: requests.len() as u64, in_window }
+    }
 }
+
+impl Seen {
+    const fn pair(&self) -> (u64, Timestamp) {
+        (self.client, self.at)
+    }
+}
+
+/// A week in microseconds, after which every weekday has judged the limits.
+const WEEK: u64 = 7 * 86_400_000_000;

@@ -18,7 +18,7 @@ pub(super) struct Paths {
     known: Vec<Vec<String>>,
     numbers: HashMap<Box<str>, u32, RandomState>,
     paths: Vec<Box<str>>,
-    /// The number of successful requests to each path.
+    /// The number of successful requests to each path, in the entire log.
     counts: Vec<u64>,
     /// Requests to paths beyond the bound, which belong to no route.
     pub(super) beyond: u64,
@@ -49,8 +49,9 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').skip(1)
 }
 
+/// A template such as `{id}.json` matches any segment, because a name may have any text.
 fn is_any(segment: &str) -> bool {
-    segment.starts_with('{')
+    segment.contains('{')
 }
 
 /// Whether a route matches a path. `{…}` matches any non-empty segment.
@@ -104,6 +105,11 @@ impl Paths {
         number
     }
 
+    /// The number of distinct paths.
+    pub(super) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
     fn pattern(&self, path: &str) -> String {
         let path = path.split(['?', '#']).next().unwrap_or_default();
         if let Some(known) = self.known.iter().find(|known| fits(known, segments(path))) {
@@ -126,12 +132,43 @@ impl Paths {
         pattern
     }
 
+    /// Whether any client's request has succeeded for each path, or for similar paths.
+    pub(super) fn existing(&self) -> Vec<bool> {
+        let mut groups = self.groups(&self.counts);
+        groups.retain(|route, _| wildcards(route) > 0);
+        let is_similar = |path: &str| groups.keys().any(|route| includes(route, path));
+        let paths = self.paths.iter().zip(&self.counts);
+        paths.map(|(path, count)| *count > 0 || is_similar(path)).collect()
+    }
+
     /// The routes that a configuration can express, in the order in which it must match them: the
-    /// user's patterns, and then grouped paths, up to `most` routes in total. Segments with many
-    /// values are replaced too.
-    pub(super) fn routes(&self, most: usize) -> Routes {
+    /// user's patterns, and then grouped paths, up to `most` routes in total. `counts` are successful
+    /// requests by path.
+    pub(super) fn routes(&self, counts: &[u64], most: usize) -> Routes {
+        let (known, mut others): (Vec<_>, Vec<_>) = self
+            .groups(counts)
+            .into_iter()
+            .filter(|(path, _)| is_expressible(path))
+            .partition(|(path, _)| self.known.contains(path));
+        others.sort_by_key(|(_, count)| Reverse(*count));
+        others.truncate(most.saturating_sub(known.len()));
+        others.sort_by_key(|(path, count)| (wildcards(path), Reverse(*count)));
+        let mut known: Vec<_> = known.into_iter().map(|(path, _)| path).collect();
+        known.sort_by_key(|path| self.known.iter().position(|other| other == path));
+        known.extend(others.into_iter().map(|(path, _)| path));
+        let of = |path: &str| {
+            let found = known.iter().position(|route| includes(route, path));
+            found.and_then(|number| u32::try_from(number).ok()).unwrap_or(NONE)
+        };
+        let of = self.paths.iter().map(|path| of(path)).collect();
+        let names = known.iter().map(|path| format!("/{}", path.join("/"))).collect();
+        Routes { of, names }
+    }
+
+    /// The paths with successful requests. Segments with many values are replaced too.
+    fn groups(&self, counts: &[u64]) -> BTreeMap<Vec<String>, u64> {
         let split = |path: &str| segments(path).map(str::to_owned).collect::<Vec<_>>();
-        let successful = self.paths.iter().zip(&self.counts).filter(|(_, count)| **count > 0);
+        let successful = self.paths.iter().zip(counts).filter(|(_, count)| **count > 0);
         let mut paths: Vec<(Vec<String>, u64)> =
             successful.map(|(path, count)| (split(path), *count)).collect();
         let is_known = |path: &Vec<String>| self.known.contains(path);
@@ -167,23 +204,7 @@ impl Paths {
         for (path, count) in paths {
             *counts.entry(path).or_default() += count;
         }
-        let (known, mut others): (Vec<_>, Vec<_>) = counts
-            .into_iter()
-            .filter(|(path, _)| is_expressible(path))
-            .partition(|(path, _)| self.known.contains(path));
-        others.sort_by_key(|(_, count)| Reverse(*count));
-        others.truncate(most.saturating_sub(known.len()));
-        others.sort_by_key(|(path, count)| (wildcards(path), Reverse(*count)));
-        let mut known: Vec<_> = known.into_iter().map(|(path, _)| path).collect();
-        known.sort_by_key(|path| self.known.iter().position(|other| other == path));
-        known.extend(others.into_iter().map(|(path, _)| path));
-        let of = |path: &str| {
-            let found = known.iter().position(|route| includes(route, path));
-            found.and_then(|number| u32::try_from(number).ok()).unwrap_or(NONE)
-        };
-        let of = self.paths.iter().map(|path| of(path)).collect();
-        let names = known.iter().map(|path| format!("/{}", path.join("/"))).collect();
-        Routes { of, names }
+        counts
     }
 }
 
@@ -242,7 +263,7 @@ mod tests {
         for path in paths {
             all.number(&path, true);
         }
-        all.routes(5).names().to_vec()
+        all.routes(&all.counts, 5).names().to_vec()
     }
 
     #[test]
@@ -275,7 +296,7 @@ mod tests {
         let scans: Vec<_> =
             (0..100).map(|n| all.number(&format!("/scan-{n}.php"), false)).collect();
         let failed = all.number("/shop", false);
-        let routes = all.routes(5);
+        let routes = all.routes(&all.counts, 5);
         assert_eq!(routes.names(), ["/login", "/shop", "/shop/"]);
         assert_eq!(good.map(|path| routes.of(path)), [0, 1, 2]);
         assert!(scans.into_iter().all(|path| routes.of(path) == NONE));
@@ -288,7 +309,7 @@ mod tests {
         let folder = all.number("/blog/", true);
         let slugs: Vec<_> = (0..50).map(|n| all.number(&format!("/blog/of-{n}x"), true)).collect();
         let missing = all.number("/blog/missing", false);
-        let routes = all.routes(5);
+        let routes = all.routes(&all.counts, 5);
         assert_eq!(routes.names(), ["/blog/", "/blog/{id}"]);
         assert_eq!(routes.of(folder), 0);
         assert!(slugs.into_iter().chain([missing]).all(|path| routes.of(path) == 1));
@@ -300,7 +321,7 @@ mod tests {
         let [deep, deeper, folder] =
             ["/a/b/c/d/e/f/g/h/i", "/a/b/c/d/e/f/g/h/i/j/", "/a/b/c/d/e/f/g/h/"]
                 .map(|path| all.number(path, true));
-        let routes = all.routes(5);
+        let routes = all.routes(&all.counts, 5);
         assert_eq!(routes.names(), ["/a/b/c/d/e/f/g/h/", "/a/b/c/d/e/f/g/h/…"]);
         assert_eq!([folder, deep, deeper].map(|path| routes.of(path)), [0, 1, 1]);
     }

@@ -230,6 +230,8 @@ fn limited() -> impl Strategy<Value = Limited> {
             if cannot_queue || mode.max_wait().is_some() {
                 limited.max_queue_time = None;
             }
+            let queues = cannot_queue && !matches!(rule, Rule::Penalty { .. });
+            limited.forgives &= !queues && limited.max_queue_time.is_none();
             if limited.is_permit() {
                 (limited.counts, limited.forgives) = (false, false);
                 limited.max_queue_time = None;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Cost, Key, Micros};
+use tollgate_core::{Algorithm, Cost, Key, Micros};
 
 use super::{MODES, advance, charge, decide, policy, remaining, timed};
 use crate::Harness;
@@ -35,6 +35,25 @@ pub async fn alternating_versions_obey_the_larger_limit<H: Harness>(_: &H, store
             admitted += u64::from(charge(store, &versions[n % 2], &key, 1).await.allows());
         }
         assert_eq!(admitted, 25, "{algorithm:?}");
+    }
+}
+
+/// The first version has no room for the units of the second, so the third starts from the second.
+pub async fn third_version_counts_the_units_of_the_second<H: Harness>(_: &H, store: &H::Store) {
+    let is_window = |it: &Algorithm| {
+        !matches!(it, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
+    };
+    for algorithm in MODES.into_iter().filter(is_window) {
+        let name = format!("{algorithm:?}");
+        let key = Key::from("k");
+        let mut admitted = 0;
+        for limit in [1, 3, 4] {
+            for _ in 0..5 {
+                let decision = charge(store, &policy(&name, limit, algorithm), &key, 1).await;
+                admitted += u64::from(decision.allows());
+            }
+            assert_eq!(admitted, limit, "{algorithm:?}");
+        }
     }
 }
 

@@ -357,7 +357,7 @@ fn looks<S: Subject>(
             What::Settled { made, .. } | What::Renewed { made, .. } => {
                 touched.push((made.policy, made.key));
             }
-            What::Reset { policy, key } => touched.push((*policy, *key)),
+            What::Reset { policy, key, .. } => touched.push((*policy, *key)),
             What::Early { .. } => {}
         }
     }

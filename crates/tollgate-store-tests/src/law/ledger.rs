@@ -89,9 +89,13 @@ impl<'a> Ledger<'a> {
                 self.settle(made, *actual, *settlement, event.at);
             }
             What::Renewed { made, renewed: Some(renewed) } => self.renew(made, renewed, event.at),
-            What::Reset { policy, key } => {
-                let slot = self.slot(*policy, *key, Source::Store);
-                self.slots.insert(slot, Charges::default());
+            What::Reset { policy, key, is_down } => {
+                // A fallback's local store is reset in any case.
+                let sources = [Some(Source::Local), (!is_down).then_some(Source::Store)];
+                for source in sources.into_iter().flatten() {
+                    let slot = self.slot(*policy, *key, source);
+                    self.slots.insert(slot, Charges::default());
+                }
             }
             What::Renewed { renewed: None, .. } | What::Early { .. } => {}
         }

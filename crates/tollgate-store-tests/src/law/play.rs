@@ -54,6 +54,8 @@ pub(super) enum What {
     Reset {
         policy: usize,
         key: usize,
+        /// Whether the store failed.
+        is_down: bool,
     },
     /// A client would have been allowed a microsecond before the end of its wait.
     Early {
@@ -89,9 +91,10 @@ impl<'a, S: Subject> Play<'a, S> {
                 let now = self.time();
                 let policies = &self.history.policies;
                 let done = self.subject.reset(&policies[*policy], &key(*index), now);
-                let event = self.event(What::Reset { policy: *policy, key: *index });
+                let is_down = done.is_none();
+                let event = self.event(What::Reset { policy: *policy, key: *index, is_down });
                 self.now += 1;
-                done.map(|()| event).into_iter().collect()
+                vec![event]
             }
             Action::Outage(is_down) => {
                 self.subject.fail(*is_down);

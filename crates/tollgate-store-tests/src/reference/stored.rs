@@ -54,10 +54,11 @@ impl Stored {
     }
 
     /// Returns the version from which a new version starts: of those that count the same charges,
-    /// the one that counts units for longest.
+    /// the one that counts units for longest, and of several the one with room for most.
     pub(super) fn source(&self, rule: &AnyRule, now: Timestamp) -> Option<&Version> {
         let counts = |version: &&Version| version.rule.counts_with(rule) && !version.is_fresh(now);
-        self.versions.iter().filter(counts).rev().max_by_key(|version| version.reset_after(now))
+        let rank = |version: &&Version| (version.reset_after(now), version.room());
+        self.versions.iter().filter(counts).rev().max_by_key(rank)
     }
 
     /// Returns the state under `rule`: its own, a converted state, or a fresh state.
@@ -187,6 +188,14 @@ impl Stored {
 }
 
 impl Version {
+    /// The units of an unused key.
+    fn room(&self) -> u64 {
+        with_rule!(&self.rule, rule => {
+            let (fresh, now) = (rule.fresh(), Timestamp::EPOCH);
+            rule.assess(rule.refresh(&fresh, now), now, Cost::ZERO).remaining
+        })
+    }
+
     pub(super) fn reset_after(&self, now: Timestamp) -> Micros {
         with_rule!(self.rule.clone(), rule => {
             let state = rule.read(self);

@@ -117,6 +117,8 @@ fn apply_own(
         let subject = Subject { kind: applied.kind, key: applied.key.clone() };
         match quotas.look(&*limit.key, &subject, head) {
             Ok(Some(Look::Cached(answer))) => answer,
+            // Only its own quota is known yet, and it must not delay a request.
+            Ok(Some(Look::InProgress(_))) if limit.is_shadow() => return Ok(true),
             Ok(Some(Look::InProgress(pending))) => {
                 look_ups.get_or_insert_default().push(applied.limit, pending);
                 return Ok(false);

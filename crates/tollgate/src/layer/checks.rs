@@ -52,6 +52,9 @@ pub(crate) fn check_limits(limits: &mut [Limit], store: &impl Store) -> Result<(
         if limit.policy.is_concurrency() && limit.settling.settles() {
             return Err(LayerError::SettlesInFlight(name()));
         }
+        if limit.policy.queues() && limit.settling.forgives.is_some() {
+            return Err(LayerError::ForgivesQueue(name()));
+        }
         if limit.policy.is_penalty() {
             check_penalty(limit, limits)?;
         }
@@ -226,6 +229,12 @@ pub enum LayerError {
          request: put `.reserve(..)` and `.count_only(..)` on a limit of another kind"
     )]
     SettlesInFlight(String),
+
+    /// A limit whose requests queue forgives after some responses.
+    #[error(
+        "requests queue under policy `{0}`, and after a success later requests would overtake them: remove `forgive_on`, or the queue"
+    )]
+    ForgivesQueue(String),
 
     /// A penalty for failures does not define which responses are failures.
     #[error(

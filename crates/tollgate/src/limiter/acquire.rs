@@ -35,7 +35,7 @@ impl<St: Store> Acquire<St> {
             return Err(error);
         }
         let started = Instant::now();
-        apply_own(&self.state, &mut self.charges).await?;
+        apply_own(&self.state, &mut self.charges, self.patience).await?;
         if self.deadline.is_none() {
             self.deadline = started.checked_add(self.longest_wait().into());
         }
@@ -149,10 +149,16 @@ impl<St: Store> Drop for Unused<St> {
     }
 }
 
-/// Applies the keys' own quotas.
-async fn apply_own<St>(state: &State<St>, charges: &mut Charges) -> Result<(), AcquireError> {
+/// Applies the keys' own quotas. Look-ups together take no longer than `patience`.
+async fn apply_own<St>(
+    state: &State<St>,
+    charges: &mut Charges,
+    patience: Micros,
+) -> Result<(), AcquireError> {
+    let started = Instant::now();
     for applied in charges.iter_mut() {
-        match state.face.terms(applied).await {
+        let left = patience.get().saturating_sub(Micros::from(started.elapsed()).get());
+        match state.face.terms(applied, Micros::new(left)).await {
             Some(Terms::Refused(Refused::Unknown)) => return Err(AcquireError::UnknownClient),
             Some(Terms::Refused(Refused::LookUpFailed)) => return Err(AcquireError::LookUpFailed),
             Some(Terms::Own(own)) => applied.own = Some(own),

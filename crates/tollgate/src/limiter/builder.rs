@@ -92,7 +92,8 @@ impl<St: Store> LimiterBuilder<St> {
 
     /// Adds a policy, and looks up each key's quota, for example in a database. The key's text is the
     /// [client's name](crate::tier::Client::name). The policy's own quota applies to keys that the
-    /// look-up does not know. See [`QuotaLookup`].
+    /// look-up does not know, and to calls that cannot wait for a key's first look-up. A call takes
+    /// its place when the look-up has ended. See [`QuotaLookup`].
     #[must_use]
     pub fn policy_from(self, policy: Policy, lookup: &QuotaLookup) -> Self {
         self.limit(Limit::new(policy, CallersKey).quota_from(lookup))

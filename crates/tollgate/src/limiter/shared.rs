@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Key, PenaltyBlock, Policy, Store, StoreError};
+use tollgate_core::{Charge, Cost, Key, Micros, PenaltyBlock, Policy, Store, StoreError};
 use tollgate_engine::Charges;
 
 use super::call::Acquire;
@@ -104,7 +104,7 @@ impl<St: Store> Limiter<St> {
         let mut charges = Charges::default();
         for number in 0..limits.len() {
             let mut applied = face.applied(limits, number, key, Cost::ZERO);
-            if let Some(Terms::Own(own)) = face.terms(&applied).await {
+            if let Some(Terms::Own(own)) = face.terms(&applied, Micros::MAX).await {
                 applied.own = Some(own);
             }
             charges.push(applied, limits);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Cost, Key, Policy};
+use tokio::time::timeout;
+use tollgate_core::{Cost, Key, Micros, Policy};
 use tollgate_engine::{AppliedLimit, Limits, SubjectKind};
 
 use super::rate::Rate;
@@ -49,12 +50,16 @@ impl<St> State<St> {
 }
 
 impl Face {
-    /// Returns the key's terms if the policy has a look-up. Waits for the result if necessary.
-    pub(super) async fn terms(&self, applied: &AppliedLimit) -> Option<Terms> {
+    /// Returns the key's terms if the policy has a look-up. Waits for the result if necessary, for
+    /// up to `patience`.
+    pub(super) async fn terms(&self, applied: &AppliedLimit, patience: Micros) -> Option<Terms> {
         let quotas = self.quotas[usize::from(applied.limit)].as_ref()?;
         let answer = match quotas.look_by_key(&applied.key, applied.kind) {
             Look::Cached(answer) => answer,
-            Look::InProgress(pending) => pending.wait().await,
+            Look::InProgress(pending) => {
+                let in_time = timeout(patience.into(), pending.wait()).await;
+                in_time.unwrap_or_else(|_| quotas.late(&applied.key))
+            }
         };
         Some(quotas.terms(&answer, applied.tier))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::{advance, sleep, timeout};
+use tokio::time::{Instant, advance, sleep, timeout};
 use tollgate::key::{Header, Key, MatchedRoute, RoutePattern};
 use tollgate::layer::RateLimit;
 use tollgate::limit::{Mode, OnMissingKey};
@@ -297,6 +297,44 @@ async fn unfit_quota_is_a_failed_look_up() {
     assert_eq!(answer(&self::service(&lookup), "ann").await, (503, None));
 }
 
+/// No request sees the first of two results that do not fit.
+#[tokio::test(start_paused = true)]
+async fn last_fitting_quota_survives_several_unfit_results() {
+    let database = Database::default();
+    let lookup = database.builder().ttl(TTL).build();
+    let service = service(&lookup);
+    database.set("ann", per_minute(3));
+    assert_eq!(limit(&service, "ann").await, 3);
+    database.set("ann", per_minute(1_000).burst(2_000));
+    advance(TTL * 2 / 3).await;
+    assert_eq!(limit(&service, "ann").await, 3, "looks up in the background");
+    sleep(TTL * 2).await;
+    database.set("ann", per_minute(1_000).burst(3_000));
+    assert_eq!(limit(&service, "ann").await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn costs_of_an_unfit_quota_do_not_apply() {
+    let database = Database::default();
+    let unfit = ClientQuota::from(per_minute(1_000).burst(2_000));
+    database.set("ann", unfit.costs(Costs::flat(0)));
+    let service = service(&database.builder().build());
+    let answer = ask(&service, named("ann")).await;
+    assert_eq!(field(answer.headers(), "x-ratelimit-remaining").as_deref(), Some("4"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shadow_limit_never_waits_for_a_look_up() {
+    let database = Database::default();
+    database.set("ann", per_minute(2));
+    database.takes(Duration::from_secs(1));
+    let shadow = by_name(log("client", OWN), &database.builder().build()).shadow();
+    let service = limited(&memory().1, [shadow]);
+    let started = Instant::now();
+    assert_eq!(answer(&service, "ann").await.0, 200);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
 #[tokio::test]
 async fn client_quota_may_be_tier_with_costs() {
     let database = Database::default();
@@ -424,6 +462,23 @@ async fn limiter_looks_up_its_keys() {
     let jobs = Limiter::builder(memory().1).policy_from(log("jobs", OWN), &lookup).build().unwrap();
     let failed = jobs.acquire(&ann, 1).await.map(drop).unwrap_err();
     assert!(matches!(failed, AcquireError::LookUpFailed), "{failed}");
+}
+
+/// A call that cannot wait for the look-up has the policy's own quota.
+#[tokio::test(start_paused = true)]
+async fn look_up_delays_no_call_beyond_its_deadline() {
+    let database = Database::default();
+    database.set("ann", per_minute(2));
+    database.takes(Duration::from_secs(1));
+    let lookup = database.builder().build();
+    let jobs = Limiter::builder(memory().1).policy_from(log("jobs", OWN), &lookup).build().unwrap();
+    let (key, started) = (Key::from("ann"), Instant::now());
+    let call = jobs.request().policy("jobs", &key, 1).within(Duration::from_millis(200));
+    let permit = call.acquire().await.unwrap();
+    assert_eq!(permit.verdicts().get("jobs").unwrap().decision().limit, OWN);
+    assert!(started.elapsed() <= Duration::from_millis(201), "{:?}", started.elapsed());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(jobs.peek(&key).await.unwrap().get("jobs").unwrap().decision().limit, 2);
 }
 
 #[cfg(feature = "metrics")]

@@ -37,17 +37,16 @@ impl Args {
         if admin.admin.is_some() && admin.admin_token.is_none() {
             return Err("--admin needs --admin-token; `openssl rand -hex 32` makes one".to_owned());
         }
-        if admin.admin.is_none() && admin.admin_token.is_some() {
-            return Err("--admin-token has no effect without --admin".to_owned());
-        }
-        if admin.admin.is_none() && !admin.admin_hosts.is_empty() {
-            return Err("--admin-hosts has no effect without --admin".to_owned());
-        }
-        if admin.admin.is_none() && !admin.admin_peers.is_empty() {
-            return Err("--admin-peers has no effect without --admin".to_owned());
-        }
-        if admin.admin.is_none() && admin.admin_target.is_some() {
-            return Err("--admin-target has no effect without --admin".to_owned());
+        let given = [
+            ("--admin-token", admin.admin_token.is_some()),
+            ("--admin-hosts", !admin.admin_hosts.is_empty()),
+            ("--admin-peers", !admin.admin_peers.is_empty()),
+            ("--admin-target", admin.admin_target.is_some()),
+        ];
+        if admin.admin.is_none()
+            && let Some(flag) = first(&given)
+        {
+            return Err(format!("{flag} has no effect without --admin"));
         }
         if let Store::Memory = self.store {
             let given = [
@@ -56,7 +55,7 @@ impl Args {
                 ("--store-timeout", self.store_timeout.is_some()),
                 ("--lease", self.lease.is_some()),
             ];
-            if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+            if let Some(flag) = first(&given) {
                 return Err(format!(
                     "{flag} has no effect with --store memory, which never fails and \
                      calls no server; remove it, or use --store redis://HOST"
@@ -65,6 +64,10 @@ impl Args {
         }
         Ok(())
     }
+}
+
+fn first<'a>(given: &[(&'a str, bool)]) -> Option<&'a str> {
+    given.iter().find(|(_, is_given)| *is_given).map(|(flag, _)| *flag)
 }
 
 fn no_effect(flag: &str, key: &str, instead: &str) -> String {

@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
-use tollgate::key::{JwtKey, TrustedProxies};
+use tollgate::key::{JwtKey, SubjectFormat, TrustedProxies};
 use tollgate::policy::{Algorithm, Lease, OnStoreError};
 use tollgate::store::RedisStoreBuilder;
 
 use self::errors::one_line;
 use self::values::{
-    algorithm, api_keys, jwt_secret, lease, listen, on_store_error, store, store_timeout, token,
-    trusted_proxies, units, window,
+    algorithm, api_keys, jwt_secret, lease, listen, on_store_error, store, store_timeout, subjects,
+    token, trusted_proxies, units, window,
 };
 use crate::app::ServerId;
 
@@ -136,8 +136,8 @@ pub struct AdminArgs {
     pub admin_hosts: Vec<String>,
 
     /// How /top shows denied clients
-    #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
-    pub admin_subjects: AdminSubjects,
+    #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_parser = subjects(), default_value = "masked")]
+    pub admin_subjects: SubjectFormat,
 
     /// Other replicas for the page to show, which may also read this replica's stream, such as
     /// http://127.0.0.1:9101,http://127.0.0.1:9102; may include this replica
@@ -147,15 +147,6 @@ pub struct AdminArgs {
     /// Where the page's buttons send requests, such as http://127.0.0.1:8080 [default: --listen]
     #[arg(long, env = "TOLLGATE_ADMIN_TARGET")]
     pub admin_target: Option<String>,
-}
-
-/// How subjects are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "the flag's help documents it")]
-pub enum AdminSubjects {
-    Hash,
-    Masked,
-    Clear,
 }
 
 /// The token of the admin address.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use tollgate::key::{JwtKey, TrustedProxies};
+use tollgate::key::{JwtKey, SubjectFormat, TrustedProxies};
 use tollgate::policy::{Algorithm, Lease, OnStoreError};
 use tollgate::{Policy, RedisStore};
 
@@ -58,6 +58,14 @@ pub(super) fn on_store_error() -> impl TypedValueParser<Value = OnStoreError> {
         "closed" => OnStoreError::Closed,
         "local" => OnStoreError::Local,
         _ => OnStoreError::Open,
+    })
+}
+
+pub(super) fn subjects() -> impl TypedValueParser<Value = SubjectFormat> {
+    PossibleValuesParser::new(["hash", "masked", "clear"]).map(|name| match &*name {
+        "hash" => SubjectFormat::Hash,
+        "clear" => SubjectFormat::Clear,
+        _ => SubjectFormat::Masked,
     })
 }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate_replay::suggest::SHARES;
+
 use super::super::replayed::LogArgs;
 
 /// The options of `tollgate suggest`.
@@ -23,6 +25,12 @@ pub struct SuggestArgs {
     /// A route, such as `/api/item/{id}`; may be repeated. Other paths are grouped automatically
     #[arg(long, value_name = "PATH", value_parser = pattern)]
     pub pattern: Vec<String>,
+    /// An OpenAPI description in YAML or JSON, whose paths become routes
+    #[arg(long, value_name = "FILE")]
+    pub openapi: Option<PathBuf>,
+    /// How much higher than the log requires each client's limits are, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u64).range(..=1_000))]
+    pub headroom: u64,
     /// The number of routes with their own limit: the routes with the most requests
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub routes: usize,
@@ -41,6 +49,13 @@ pub struct SuggestArgs {
     /// Write to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+impl SuggestArgs {
+    /// The share of clients that the file never denies, in units of 0.01 %.
+    pub(super) const fn share(&self) -> u64 {
+        SHARES[self.level as usize]
+    }
 }
 
 /// The share of clients that are never denied.

@@ -18,6 +18,8 @@ pub(super) struct FileContext<'a> {
     /// Whether different clients' keys may be on different servers.
     pub(super) is_cluster: bool,
     pub(super) an_api_queues: bool,
+    /// The names of the levels.
+    pub(super) levels: Vec<String>,
     pub(super) names: Names,
 }
 

@@ -9,13 +9,13 @@ use tollgate_llm::{Api, Model, Models, Price};
 
 use super::context::{FileContext, inherited};
 use super::quotas::QUOTA_KEYS;
-use super::{options, paths};
-use crate::file::tables::{Llm, ModelPrice};
+use super::{levels, options, paths};
+use crate::file::tables::{Llm, LlmLevel, ModelPrice};
 use crate::plan::{
     ApiPlan, CostTable, LimitPlan, LlmPlan, PathMatch, QuotaPlan, ReservePlan, SettleBy, Whose,
 };
 use crate::yaml::problem::Checked;
-use crate::yaml::typed::Setting;
+use crate::yaml::typed::{Key, Setting, all};
 
 /// The api for requests to language models.
 pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
@@ -36,10 +36,10 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     }
     let on_store_error = inherited(&keys.on_store_error, &file.limiter.on_store_error)?;
     let mode = if file.limiter.shadow.value()? { Mode::Shadow } else { Mode::Reject };
-    let limit = |name: &str, policy: Option<Policy>, settle: Option<SettleBy>| LimitPlan {
-        name: name.to_owned(),
-        quotas: policy.map(QuotaPlan::of).into_iter().collect(),
-        whose: Whose::Client,
+    let limit = |whose: Whose, settle: Option<SettleBy>| LimitPlan {
+        name: LLM.to_owned(),
+        quotas: Vec::new(),
+        whose,
         costs: Arc::new(CostTable::flat(Cost::ONE)),
         mode,
         hide_headers: false,
@@ -48,18 +48,21 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         reserve: settle.map(|settle| ReservePlan { settle, lapse: Receipt::LIFETIME.into() }),
         in_flight: None,
         penalty: None,
+        levels: Vec::new(),
     };
     let reader = PolicyReader { keys, file, on_store_error };
-    let requests =
-        reader.per_minute(REQUESTS, keys.requests_per_minute.value()?, &keys.requests_per_minute);
-    let tokens =
-        reader.per_minute(TOKENS, keys.tokens_per_minute.value()?, &keys.tokens_per_minute);
-    let money = reader.money();
+    let own = reader.own();
+    let levels = reader.levels();
     let in_flight = options::in_flight(&keys.concurrency, LLM, &file.names);
-    let models = models(keys, keys.tokens_per_minute.value()?);
-    let (requests, tokens, money) = (requests?, tokens?, money?);
+    let capacities = own.iter().chain(levels.iter().flatten().map(|(_, level)| level));
+    let capacities = capacities.filter_map(|amounts| Some(amounts.tokens.as_ref()?.capacity()));
+    let models = models(keys, capacities.min());
+    let (mut own, levels) = (own?, levels?);
     let in_flight = in_flight?.map(|policy| reader.failing(policy));
-    let nothing = requests.is_none() && tokens.is_none() && money.is_none() && in_flight.is_none();
+    if own.money.is_none() && levels.iter().all(|(_, level)| level.money.is_none()) {
+        keys.time_zone.no_effect("without `monthlyBudget`", "it is about the month");
+    }
+    let nothing = own.is_empty() && levels.is_empty() && in_flight.is_none();
     if nothing && !keys.info.has_unknown {
         return Err(keys.info.location.error(
             "`llm` has no limit",
@@ -67,15 +70,21 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         ));
     }
     let models = models?;
-    let tokens = tokens.map(|policy| limit(TOKENS, Some(policy), Some(SettleBy::Tokens)));
-    let money = money.map(|policy| limit(Api::BUDGET, Some(policy), Some(SettleBy::Money)));
     let path = match keys.path.get()? {
         Some(path) => paths::path(path, &keys.path.location())?,
         None => PathMatch::regex(PATHS).map_err(|_| super::Reported)?,
     };
     let max_read = keys.max_read.value()?;
-    let llm = LlmPlan { budgets: tokens.into_iter().chain(money).collect(), models, max_read };
-    let limit = LimitPlan { in_flight, ..limit(LLM, requests, None) };
+    let requests = own.requests.take().map(QuotaPlan::of).into_iter().collect();
+    let mut budgets = Vec::new();
+    for (whose, amounts) in std::iter::once((Whose::Client, own)).chain(levels) {
+        for (policy, settle) in amounts.settled() {
+            let (name, quotas) = (policy.name().to_owned(), vec![QuotaPlan::of(policy)]);
+            budgets.push(LimitPlan { name, quotas, ..limit(whose, settle) });
+        }
+    }
+    let llm = LlmPlan { budgets, models, max_read };
+    let limit = LimitPlan { quotas: requests, in_flight, ..limit(Whose::Client, None) };
     let methods = Methods::new(["POST"]);
     Ok(Some(ApiPlan { methods, path, limit, llm: Some(Arc::new(llm)) }))
 }
@@ -86,6 +95,26 @@ const TOKENS: &str = "tokens";
 
 const PATHS: &str = "/(completions|responses|embeddings|messages|batches)/?$";
 
+/// The budgets of each client, or of each group on a level.
+struct Amounts {
+    requests: Option<Policy>,
+    tokens: Option<Policy>,
+    money: Option<Policy>,
+}
+
+impl Amounts {
+    const fn is_empty(&self) -> bool {
+        self.requests.is_none() && self.tokens.is_none() && self.money.is_none()
+    }
+
+    fn settled(self) -> impl Iterator<Item = (Policy, Option<SettleBy>)> {
+        let Self { requests, tokens, money } = self;
+        let all =
+            [(requests, None), (tokens, Some(SettleBy::Tokens)), (money, Some(SettleBy::Money))];
+        all.into_iter().filter_map(|(policy, settle)| Some((policy?, settle)))
+    }
+}
+
 struct PolicyReader<'a> {
     keys: &'a Llm,
     file: &'a FileContext<'a>,
@@ -93,6 +122,44 @@ struct PolicyReader<'a> {
 }
 
 impl PolicyReader<'_> {
+    fn own(&self) -> Checked<Amounts> {
+        let Llm { requests_per_minute, tokens_per_minute, monthly_budget, .. } = self.keys;
+        self.amounts("", requests_per_minute, tokens_per_minute, monthly_budget)
+    }
+
+    fn levels(&self) -> Checked<Vec<(Whose, Amounts)>> {
+        let Some(section) = self.keys.levels.get()? else { return Ok(Vec::new()) };
+        all(&section.levels.all, |(level, item)| {
+            let number = levels::number(&self.file.levels, level, &item.location);
+            let LlmLevel { info, requests_per_minute, tokens_per_minute, monthly_budget } =
+                &**item.get()?;
+            let end = format!("/{level}");
+            let amounts =
+                self.amounts(&end, requests_per_minute, tokens_per_minute, monthly_budget)?;
+            if amounts.is_empty() && !info.has_unknown {
+                return Err(info.location.error(
+                    format!("the level `{level}` has no budget"),
+                    "add `requestsPerMinute`, `tokensPerMinute` or `monthlyBudget`",
+                ));
+            }
+            Ok((Whose::Group(number?), amounts))
+        })
+    }
+
+    /// The budgets with these keys, and with policy names that end with `end`.
+    fn amounts(
+        &self,
+        end: &str,
+        requests: &Key<Option<u64>>,
+        tokens: &Key<Option<u64>>,
+        money: &Key<Option<u64>>,
+    ) -> Checked<Amounts> {
+        let requests = self.per_minute(REQUESTS, end, requests);
+        let tokens = self.per_minute(TOKENS, end, tokens);
+        let money = self.money(end, money);
+        Ok(Amounts { requests: requests?, tokens: tokens?, money: money? })
+    }
+
     fn failing(&self, policy: Policy) -> Policy {
         let shed = self.file.limiter.shed.value().ok().flatten();
         shed.into_iter().fold(policy.with_on_store_error(self.on_store_error), Policy::with_shed)
@@ -112,17 +179,19 @@ impl PolicyReader<'_> {
         Ok(self.failing(policy?))
     }
 
-    fn per_minute(&self, name: &str, limit: Option<u64>, key: &Setting) -> Checked<Option<Policy>> {
-        let policy = limit.map(|limit| Policy::token_bucket(name, Quota::per_minute(limit)));
-        policy.map(|policy| self.take(name, key, policy)).transpose()
+    fn per_minute(&self, name: &str, end: &str, key: &Key<Option<u64>>) -> Checked<Option<Policy>> {
+        let name = format!("{name}{end}");
+        let policy =
+            key.value()?.map(|limit| Policy::token_bucket(&*name, Quota::per_minute(limit)));
+        policy.map(|policy| self.take(&name, key, policy)).transpose()
     }
 
-    fn money(&self) -> Checked<Option<Policy>> {
-        let key = &self.keys.monthly_budget;
+    fn money(&self, end: &str, key: &Key<Option<u64>>) -> Checked<Option<Policy>> {
+        let name = format!("{}{end}", Api::BUDGET);
         let Some(amount) = key.value()? else { return Ok(None) };
         let zone = self.keys.time_zone.value()?;
         let month = calendar::month(&zone).map_err(|_| super::Reported)?;
-        let policy = Policy::fixed_window_counter(Api::BUDGET, Quota::per_calendar(amount, month));
+        let policy = Policy::fixed_window_counter(&*name, Quota::per_calendar(amount, month));
         let has_other = self
             .keys
             .models
@@ -134,7 +203,7 @@ impl PolicyReader<'_> {
                 "add `models: {other: {input: …, output: …}}` with your highest prices",
             );
         }
-        self.take(Api::BUDGET, key, policy).map(Some)
+        self.take(&name, key, policy).map(Some)
     }
 }
 

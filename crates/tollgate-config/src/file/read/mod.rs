@@ -6,6 +6,7 @@ mod context;
 mod costs;
 mod decision_api;
 mod identity;
+mod levels;
 mod limits;
 mod llm;
 mod options;
@@ -41,7 +42,8 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let an_api_queues = limiter.an_api_queues();
     let per_policy = limiter.headers.get().is_ok_and(|headers| headers.per_policy);
     let names = context::Names::new(per_policy);
-    let file = FileContext { limiter, can_fail, is_cluster, an_api_queues, names };
+    let levels = levels::names(limiter);
+    let file = FileContext { limiter, can_fail, is_cluster, an_api_queues, levels, names };
 
     let tiers = tiers(limiter)?;
     let limits = limits::limits(&file);
@@ -59,12 +61,21 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let decision_api = decision_api::decision_api(&file);
     server::check_only_rate_limits(root, limiter);
     let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
+    let levels = chain.and_then(|chain| levels::levels(limiter, chain));
     let lists = subjects::lists(limiter, chain);
+    if let Ok(routes) = &routes {
+        levels::warn_of_unused(limiter, routes);
+    }
     let on_missing_key = on_missing_key(limiter, identity.as_ref().ok());
 
     let identity = identity?;
     let (deny, allow) = lists?;
     let (on_missing_key, missing_key_status) = on_missing_key?;
+    if on_missing_key == OnMissingKey::Deny
+        && let Ok(routes) = &routes
+    {
+        levels::check_clients(limiter, &identity.chain, routes);
+    }
     Ok(Plan {
         listen,
         forward_auth: forward_auth?,
@@ -80,6 +91,7 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
         preflights: preflights?,
         grpc: values(limiter.grpc.items()?)?.into(),
         identity: identity.chain,
+        levels: levels?,
         on_missing_key,
         missing_key_status,
         tiers,

@@ -6,7 +6,7 @@ use tollgate::{Policy, Quota};
 
 use super::context::{FileContext, inherited, is_bucket, is_queue};
 use crate::file::format;
-use crate::file::tables::{Api, Bandwidth, Policy as PolicyKeys, Rules, Tier, Window};
+use crate::file::tables::{Api, Bandwidth, LevelQuota, Policy as PolicyKeys, Rules, Tier, Window};
 use crate::yaml::problem::{Checked, Reported};
 use crate::yaml::typed::{Key, SectionInfo, Setting, Text as _};
 
@@ -65,6 +65,13 @@ impl<'a> Section<'a> {
 impl Tier {
     pub(super) fn quota(&self) -> QuotaKeys<'_> {
         let Self { info, limit, window, .. } = self;
+        QuotaKeys { info, amount: limit, limit: limit.value(), window }
+    }
+}
+
+impl LevelQuota {
+    pub(super) fn quota(&self) -> QuotaKeys<'_> {
+        let Self { info, limit, window } = self;
         QuotaKeys { info, amount: limit, limit: limit.value(), window }
     }
 }

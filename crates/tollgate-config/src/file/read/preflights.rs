@@ -37,5 +37,6 @@ pub(super) fn preflights(file: &FileContext<'_>) -> Checked<Preflights> {
         reserve: None,
         in_flight: None,
         penalty: None,
+        levels: Vec::new(),
     })))
 }

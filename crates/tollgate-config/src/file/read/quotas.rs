@@ -62,7 +62,8 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
         .penalty
         .there()
         .is_some_and(|penalty| penalty.of.value() == Ok(true) && !penalty.count_only.is_set());
-    let of_quotas: [&Setting; 9] = [
+    let of_quotas: [&Setting; 10] = [
+        &rules.levels,
         &window.time_zone,
         &rules.strategy,
         &rules.refill,
@@ -73,7 +74,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
         &rules.reserve,
         &rules.count_only,
     ];
-    let unused = if says_failures { &of_quotas[..8] } else { &of_quotas };
+    let unused = if says_failures { &of_quotas[..9] } else { &of_quotas };
     for key in unused {
         let why = "it applies to a quota, but there is no quota";
         key.no_effect(format_args!("on `{beside}` without `limit`"), why);

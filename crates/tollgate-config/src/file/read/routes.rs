@@ -1,5 +1,4 @@
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use tollgate::Policy;
 
@@ -8,7 +7,7 @@ use super::limits::{self, Limits};
 use super::paths;
 use super::target::target;
 use crate::file::tables::{self, File, RateLimiter};
-use crate::plan::{ApiPlan, LimitPlan, PathMatch, Route, RouteLimits, Whose};
+use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::Location;
 
@@ -225,15 +224,14 @@ fn warn_of_leases(limits: &RouteLimits, location: &Location) {
 
 /// A Cluster decides policies in one step only if they have the same key.
 fn warn_of_slots(limits: &RouteLimits, location: &Location) {
-    let all = [&limits.global, &limits.client].into_iter().flatten().map(Arc::as_ref);
-    let all: Vec<_> = all.chain(limits.apis.iter().flat_map(ApiPlan::limits)).collect();
-    let of = |whose: Whose| all.iter().find(|limit| limit.whose == whose);
-    if let (Some(everybody), Some(client)) = (of(Whose::Everybody), of(Whose::Client)) {
+    let mut all = limits.all();
+    let Some(first) = all.next() else { return };
+    if let Some(other) = all.find(|limit| limit.whose != first.whose) {
         location.warn(
             format!(
                 "`{}` and `{}` are in different slots of the Cluster and are decided one after the \
                  other: a request that one of them denies may count in the other for a moment",
-                everybody.name, client.name
+                first.name, other.name
             ),
             "no limit is exceeded; use a single Redis server if this matters",
         );

@@ -103,10 +103,19 @@ pub(super) fn forgives(
     rules: &Rules,
     context: PolicyContext,
     whose: Whose,
+    queues: bool,
 ) -> Checked<Option<Vec<Statuses>>> {
     let key = &rules.forgive_on;
+    let queues = queues || context.queues();
     if context.algorithm.is_none() && !rules.penalty.is_set() {
         key.no_effect("here", "a concurrency limit has nothing to forgive");
+    }
+    if key.is_set() && queues {
+        return Err(key.name().error(
+            "requests that queue have their turns, and after a success later requests would \
+             overtake them",
+            "remove the queue, for example with `mode: meter`, or remove `forgiveOn`",
+        ));
     }
     if key.is_set() && whose == Whose::Everybody {
         key.name().warn(

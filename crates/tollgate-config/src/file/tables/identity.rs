@@ -1,5 +1,6 @@
 use tollgate::limit::OnMissingKey;
 
+use super::levels::Groups;
 use super::value_types::{Proxies, WatchedFile};
 use crate::file::format;
 use crate::yaml::typed::{Hidden, List, OneOrMore, Whole, Written, durations, section, words};
@@ -117,6 +118,8 @@ section! {
         required sha256: Hidden<format::Sha256>,
         /// The tier of the key's owner.
         optional tier: Written<format::Identifier>,
+        /// The key's groups, such as `{team: red, organisation: acme}`.
+        optional levels: Groups,
     }
 
     /// A list of clients. If a client is in both lists, `deny` applies.

@@ -1,5 +1,6 @@
 use tollgate::policy::{LeakyMode, Refill, Resolution};
 
+use super::levels::LimitLevels;
 use super::options::{
     Bandwidth, Concurrency, CountOnly, Excess, ForgiveOn, Lease, Penalty, Reserve,
 };
@@ -121,6 +122,9 @@ section! {
         /// Additional quotas that apply at the same time, with the same algorithm. The second quota
         /// is the policy `NAME/2`, and so on.
         optional also: List<Bandwidth>,
+        /// Quotas that several clients share, such as the quota of each team. Only for a policy per
+        /// client.
+        optional levels: LimitLevels,
         /// How to treat a request that the policy denies: `reject`, `annotate`, `{wait: 30s}`, or
         /// `{queue: 30s}`. With `annotate` the request passes, and the target and the client get the header
         /// `X-RateLimit-Exceeded` with the policy name.

@@ -1,5 +1,6 @@
 //! Budgets for language models.
 
+use super::levels::LlmLevels;
 use super::options::Concurrency;
 use super::path::Path;
 use super::value_types::{AtOnce, Megabytes, OnError, Units};
@@ -23,9 +24,11 @@ section! {
         /// millionths. Clients without a budget get 429 until the next month.
         optional monthly_budget: format::Money,
         /// The time zone of the month.
-        default time_zone: format::TimeZone = "UTC" where monthly_budget: "it is about the month",
+        default time_zone: format::TimeZone = "UTC",
         /// The maximum number of requests in flight: the policy `llm/inflight`.
         optional concurrency: Short<AtOnce, Concurrency>,
+        /// Budgets that several clients share, such as the budget of each team.
+        optional levels: LlmLevels,
         /// Prices and estimates by model name. A name includes its dated versions, builds and
         /// previews, and a vendor in front of it. `other` is for all models that are not listed, and
         /// `monthlyBudget` requires it.

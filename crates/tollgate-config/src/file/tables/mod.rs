@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `server.rs` | where to listen and where to forward to |
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
+//! | `levels.rs` | levels above clients, such as teams |
 //! | `window.rs` | windows and bursts |
 //! | `path.rs` | path patterns |
 //! | `llm.rs` | budgets for language models |
@@ -20,6 +21,7 @@
 
 mod answers;
 mod identity;
+mod levels;
 mod limits;
 mod llm;
 mod options;
@@ -38,6 +40,7 @@ pub(super) use self::answers::Response;
 pub(super) use self::identity::{
     ApiKey, ApiKeys, ClientKey, Identity, IdentityWord, Jwt, MissingStatus, MissingWord, Subjects,
 };
+pub(super) use self::levels::{GroupKey, Level, LevelQuota, LimitLevels, LlmLevel};
 pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers};
 pub(super) use self::llm::{Llm, ModelPrice};
 pub(super) use self::options::{Bandwidth, Concurrency, Penalty};
@@ -56,6 +59,7 @@ pub use self::test_file::{Expect, FaultAt, Requests, Test, TestFile, WindowBound
 pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
 pub(super) use self::window::Window;
 
+use self::levels::Levels;
 use self::value_types::{OnError, Proxies, Strategy};
 use crate::file::format;
 use crate::yaml::spec::Section;
@@ -122,6 +126,9 @@ section! {
         optional jwt: Jwt,
         /// The API keys that are valid for `identity: apiKey`, as a list or as a section.
         optional api_keys: Short<List<ApiKey>, ApiKeys>,
+        /// The levels above clients, such as teams and organisations, and how the gateway finds the
+        /// group of a request. `client`, `apis` and `llm` set the quotas.
+        optional levels: Levels,
         /// Quotas that replace the quota of `client` for some clients. `apiKeys` or a claim of the
         /// token assigns a client to a tier.
         optional tiers: Tiers,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_config::check;
 use tollgate_config::plan::{
-    ApiKeyHeader, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
+    ApiKeyHeader, ForwardingHeader, GroupSource, IdentitySource, KeyOrigin, LimitPlan, Whose,
 };
 use tollgate_proxy::settings::{Balance, HealthCheck, Host, Passive, Protocol};
 
@@ -169,4 +169,50 @@ fn target_url_equals_default_section() {
     };
     assert_eq!(target("http://a:1/b"), target("{url: 'http://a:1/b'}"));
     assert_eq!(target("http://a:1/b"), target("{url: ['http://a:1/b']}"));
+}
+
+#[test]
+fn levels_are_limits_of_their_groups() {
+    let plan = plan(include_str!("../../good/levels.yaml"));
+    let names: Vec<_> =
+        plan.levels.iter().map(|level| (&*level.name, level.sources.len())).collect();
+    assert_eq!(names, [("team", 2), ("organisation", 2), ("company", 1)]);
+    let [GroupSource::ApiKey { groups, .. }, GroupSource::Claim(claim)] = &*plan.levels[0].sources
+    else {
+        panic!("{:?}", plan.levels)
+    };
+    assert_eq!((groups.len(), &*groups[0].1, &**claim), (1, "red", "team"));
+    let limits = &plan.routes[0].limits;
+    let shown =
+        |limit: &LimitPlan| (limit.name.clone(), limit.whose, limit.policy().unwrap().capacity());
+    let everywhere: Vec<_> = limits.everywhere().map(shown).collect();
+    let owned = |name: &str| name.to_owned();
+    assert_eq!(
+        everywhere,
+        [
+            (owned("client"), Whose::Client, 600),
+            (owned("client/team"), Whose::Group(0), 3_000),
+            (owned("client/organisation"), Whose::Group(1), 10_000),
+        ]
+    );
+    let llm: Vec<_> = limits.apis[0].limits().skip(1).map(shown).collect();
+    assert_eq!(
+        llm,
+        [
+            (owned("tokens"), Whose::Client, 100_000),
+            (owned("requests/team"), Whose::Group(0), 100),
+            (owned("tokens/team"), Whose::Group(0), 500_000),
+            (owned("budget/company"), Whose::Group(2), 1_000_000_000),
+        ]
+    );
+    let words = check::in_words(&plan);
+    for line in [
+        "its team is listed for 1 API key, else the token's claim team\n",
+        "its company is the same for all requests\n",
+        "  client/team: every request: 3000 units per 60 s per team, sliding window counter, memory\n",
+        "  budget/company: POST /(completions|responses|embeddings|messages|batches)/?$: a price of \
+         1000 per calendar month in Europe/Berlin per company, fixed window counter, memory\n",
+    ] {
+        assert!(words.contains(line), "{line}{words}");
+    }
 }

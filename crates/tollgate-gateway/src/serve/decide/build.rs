@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use http::{HeaderName, StatusCode};
 use tollgate::headers;
-use tollgate::key::{ClientIp, RequestHead, SubjectName};
+use tollgate::key::{ClientIp, KeySource, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
-use tollgate::limit::Reserve;
+use tollgate::limit::{OnMissingKey, Reserve};
 use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 use tollgate_config::files;
 use tollgate_config::plan::{
-    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, IdentitySource, LimitPlan, LlmPlan, Parameter,
-    Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlan, Whose, is_grpc,
+    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, GroupSource, IdentitySource, LimitPlan,
+    LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlan, Whose,
+    is_grpc,
 };
 
 use super::client_identity::{ClientIdentity, Identity};
@@ -121,9 +122,8 @@ impl<St: Inspect> RouteBuilder<'_, St> {
         route: &Route,
         api: Option<&ApiPlan>,
     ) -> Result<Option<Limiter<St>>, BuildError> {
-        let limits = [route.limits.global.as_deref(), route.limits.client.as_deref()];
         let of_api = api.into_iter().flat_map(ApiPlan::limits);
-        let limits: Vec<_> = limits.into_iter().flatten().chain(of_api).collect();
+        let limits: Vec<_> = route.limits.everywhere().chain(of_api).collect();
         if limits.is_empty() {
             return Ok(None);
         }
@@ -229,10 +229,22 @@ impl<St: Inspect> RouteBuilder<'_, St> {
             // start.
             policy = policy.with_on_store_error(OnStoreError::Open).with_shed(OnStoreError::Open);
         }
+        let found = || Found { identity: self.identity.clone(), whose: plan.whose };
         match plan.whose {
             Whose::Everybody => Limit::global(policy),
-            Whose::Client => Limit::new(policy, Found(self.identity.clone())),
+            Whose::Client => Limit::new(policy, found()),
+            Whose::Group(level) => self.of_group(level, policy, found()),
         }
+    }
+
+    /// A request without a group skips the limit. The limit shares its headers by policy with the
+    /// limit of clients.
+    fn of_group(&self, level: usize, policy: Policy, group: Found) -> Limit {
+        let level = self.plan.levels.get(level).map(|level| format!("/{}", level.name));
+        let header = level.and_then(|end| policy.name().strip_suffix(&end).map(str::to_owned));
+        let can_be_missing = group.can_be_missing();
+        let limit = header.into_iter().fold(Limit::new(policy, group), Limit::header_name);
+        if can_be_missing { limit.on_missing_key(OnMissingKey::Pass) } else { limit }
     }
 }
 
@@ -308,12 +320,15 @@ fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
 }
 
 pub(crate) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
-    let named = plan.identity.iter().filter_map(|source| match source {
+    let of_clients = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::ApiKey(ApiKeysPlan { header: ApiKeyHeader::Header(name), .. })
-        | IdentitySource::Value(ValuePlan { parameter: Parameter::Header(name), .. }) => {
-            Some(name.clone())
-        }
+        | IdentitySource::Value(ValuePlan { parameter: Parameter::Header(name), .. }) => Some(name),
         _ => None,
     });
-    named.collect()
+    let sources = plan.levels.iter().flat_map(|level| &level.sources);
+    let of_groups = sources.filter_map(|source| match source {
+        GroupSource::Header(ValuePlan { parameter: Parameter::Header(name), .. }) => Some(name),
+        _ => None,
+    });
+    of_clients.chain(of_groups).cloned().collect()
 }

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate::key::{
-    ApiKeys, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead, Subject,
-    SubjectName,
+    ApiKeys, Chain, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead,
+    Subject, SubjectName,
 };
 use tollgate_config::files;
-use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
+use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan, Whose};
 
+use super::groups;
 use super::key_sources::{addresses, api_key, client_ip};
 use super::keys::{KeySet, KeySets};
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
@@ -21,14 +22,35 @@ use crate::serve::error::BuildError;
 /// evaluated only once.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
-    pub(super) found: Result<Option<Subject>, Arc<KeyError>>,
+    pub(super) found: Found,
     pub tier: Option<usize>,
+    /// The request's group on each level.
+    groups: Vec<Found>,
 }
+
+pub(super) type Found = Result<Option<Subject>, Arc<KeyError>>;
 
 impl ClientIdentity {
     /// The client that one source finds, without a tier.
     pub(crate) fn by(source: &impl KeySource, head: &RequestHead<'_>) -> Self {
-        Self { found: source.subject(head).map_err(Arc::new), tier: None }
+        let found = source.subject(head).map_err(Arc::new);
+        Self { found, tier: None, groups: Vec::new() }
+    }
+
+    /// The request's client or group whose quota a limit counts.
+    pub fn subject_of(&self, whose: Whose) -> Result<Option<&Subject>, &KeyError> {
+        match self.found_of(whose) {
+            Some(Ok(found)) => Ok(found.as_ref()),
+            Some(Err(error)) => Err(error),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn found_of(&self, whose: Whose) -> Option<&Found> {
+        match whose {
+            Whose::Everybody | Whose::Client => Some(&self.found),
+            Whose::Group(level) => self.groups.get(level),
+        }
     }
 
     pub fn subject(&self) -> Result<Option<Subject>, &KeyError> {
@@ -51,6 +73,8 @@ impl ClientIdentity {
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(super) links: Arc<[Link]>,
+    /// Where requests have their groups on each level.
+    pub(super) levels: Arc<[Chain]>,
     /// The fetched key sets, refreshed until the last clone is dropped.
     pub(crate) key_sets: Arc<[Arc<KeySet>]>,
 }
@@ -107,6 +131,7 @@ impl Identity {
         refused: Option<&Addresses>,
     ) -> Result<Self, BuildError> {
         let mut links = Vec::new();
+        let mut users = None;
         let mut key_sets = Vec::new();
         for source in &plan.identity {
             match source {
@@ -122,6 +147,7 @@ impl Identity {
                         name: name.clone(),
                         tiers: plan.tiers.clone().into(),
                     });
+                    users = Some(user.clone());
                     links.push(Link { claim, ..Link::of(user, None) });
                 }
                 IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
@@ -134,7 +160,9 @@ impl Identity {
                 }
             }
         }
-        Ok(Self { links: links.into(), key_sets: key_sets.into() })
+        let levels = plan.levels.iter().map(|level| groups::source(level, users.as_ref()));
+        let levels = levels.collect::<Result<_, _>>()?;
+        Ok(Self { links: links.into(), levels, key_sets: key_sets.into() })
     }
 
     /// The tier for a client that an operator names. `None` for users, because only their token
@@ -144,10 +172,15 @@ impl Identity {
     }
 
     /// The user in a log line, as if a token had named the user. `None` if no source has users.
-    pub(crate) fn user(&self, name: &str, tier: Option<usize>) -> Option<ClientIdentity> {
+    pub(crate) fn user(
+        &self,
+        name: &str,
+        tier: Option<usize>,
+        head: &RequestHead<'_>,
+    ) -> Option<ClientIdentity> {
         let name: SubjectName = format!("user:{name}").parse().ok()?;
         let subject = self.links.iter().find_map(|link| link.source.named(&name))?;
-        Some(ClientIdentity { found: Ok(Some(subject)), tier })
+        Some(self.with_groups(Some(subject), tier, head))
     }
 
     pub(crate) fn can_be_missing(&self) -> bool {
@@ -158,13 +191,24 @@ impl Identity {
         for link in &*self.links {
             match link.find(head) {
                 Ok(None) => {}
-                Ok(Some((subject, tier))) => {
-                    return ClientIdentity { found: Ok(Some(subject)), tier };
+                Ok(Some((subject, tier))) => return self.with_groups(Some(subject), tier, head),
+                Err(error) => {
+                    let (found, groups) = (Err(Arc::new(error)), Vec::new());
+                    return ClientIdentity { found, tier: None, groups };
                 }
-                Err(error) => return ClientIdentity { found: Err(Arc::new(error)), tier: None },
             }
         }
-        ClientIdentity { found: Ok(None), tier: None }
+        self.with_groups(None, None, head)
+    }
+
+    fn with_groups(
+        &self,
+        client: Option<Subject>,
+        tier: Option<usize>,
+        head: &RequestHead<'_>,
+    ) -> ClientIdentity {
+        let groups = self.levels.iter().map(|level| level.subject(head).map_err(Arc::new));
+        ClientIdentity { found: Ok(client), tier, groups: groups.collect() }
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use http::Request;
-use tollgate::key::{KeyError, KeySource, RequestHead, Subject, SubjectKind, SubjectName};
+use tollgate::key::{Chain, KeyError, KeySource, RequestHead, Subject, SubjectKind, SubjectName};
+use tollgate_config::plan::Whose;
 use tollgate_llm::Call;
 use tollgate_proxy::Admitted;
 
@@ -35,12 +36,16 @@ pub(crate) fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
     head
 }
 
-/// Key source: the client that was found before the decision.
-pub(crate) struct Found(pub(crate) Identity);
+/// Key source: the client or group that was found before the decision.
+pub(crate) struct Found {
+    pub(crate) identity: Identity,
+    pub(crate) whose: Whose,
+}
 
 impl KeySource for Found {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        match Facts::of(head).map(|facts| &facts.client.found) {
+        let Some(facts) = Facts::of(head) else { return Ok(None) };
+        match facts.client.found_of(self.whose) {
             Some(Ok(found)) => Ok(found.clone()),
             Some(Err(error)) => Err(match **error {
                 KeyError::Ambiguous => KeyError::Ambiguous,
@@ -51,11 +56,25 @@ impl KeySource for Found {
     }
 
     fn can_be_missing(&self) -> bool {
-        self.0.can_be_missing()
+        match self.whose {
+            Whose::Group(level) => self.level(level).is_none_or(KeySource::can_be_missing),
+            Whose::Client | Whose::Everybody => self.identity.can_be_missing(),
+        }
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
-        self.0.links.iter().find_map(|link| link.source.named(name))
+        match self.whose {
+            Whose::Group(level) => self.level(level)?.named(name),
+            Whose::Client | Whose::Everybody => {
+                self.identity.links.iter().find_map(|link| link.source.named(name))
+            }
+        }
+    }
+}
+
+impl Found {
+    fn level(&self, number: usize) -> Option<&Chain> {
+        self.identity.levels.get(number)
     }
 }
 

@@ -4,6 +4,7 @@ pub(super) mod build;
 pub(super) mod client_identity;
 pub(super) mod denials;
 pub(super) mod facts;
+mod groups;
 pub(super) mod key_sources;
 pub(super) mod keys;
 pub(super) mod lists;

@@ -13,18 +13,24 @@ use tollgate_config::plan::{Parameter, ValuePlan};
 /// The key source for `plan`. A request with two values is ambiguous, because the service might read
 /// the other value.
 pub(crate) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
-    let ValuePlan { parameter, proxies } = plan.clone();
+    let plan = plan.clone();
     try_from_fn(move |head: &RequestHead<'_>| {
-        if let Some(proxies) = &proxies {
-            let peer = head.extensions.get::<SocketAddr>();
-            if !peer.is_some_and(|peer| proxies.contains(peer.ip())) {
-                return Ok(None);
-            }
-        }
-        let value = find(&parameter, head)?.filter(|value| (1..=MOST).contains(&value.len()));
         // Includes the name, so values from different parameters do not share a quota.
-        Ok(value.map(|value| [parameter.to_string().as_bytes(), b"=", &value].concat()))
+        let name =
+            |value: Cow<'_, [u8]>| [plan.parameter.to_string().as_bytes(), b"=", &value].concat();
+        Ok(text(&plan, head)?.map(name))
     })
+}
+
+/// The value itself.
+pub(super) fn text<'a>(plan: &ValuePlan, head: &RequestHead<'a>) -> Found<Cow<'a, [u8]>> {
+    if let Some(proxies) = &plan.proxies {
+        let peer = head.extensions.get::<SocketAddr>();
+        if !peer.is_some_and(|peer| proxies.contains(peer.ip())) {
+            return Ok(None);
+        }
+    }
+    Ok(find(&plan.parameter, head)?.filter(|value| (1..=MOST).contains(&value.len())))
 }
 
 const MOST: usize = 8 << 10;

@@ -1,5 +1,6 @@
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+#[cfg(test)]
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,20 +54,21 @@ pub(crate) async fn accept<St: Inspect>(
             Err(error) => rest(&error).await,
         }
     }
-    for (stream, peer) in waiting(listener).take_while(|_| !slots.is_full()) {
-        serve(stream, peer, &settings);
+    let Ok(listener) = listener.into_std() else { return };
+    for (stream, peer) in waiting(|| listener.accept()).take_while(|_| !slots.is_full()) {
+        if stream.set_nonblocking(true).is_ok() {
+            serve(stream, peer, &settings);
+        }
     }
 }
 
 /// The connections in the backlog, which the system would reset when the socket is closed.
 ///
 /// Calls the system instead of tokio, because tokio's readiness may be out of date.
-fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
-    let listener = listener.into_std();
+pub(super) fn waiting<T>(accept: impl Fn() -> io::Result<T>) -> impl Iterator<Item = T> {
     std::iter::from_fn(move || {
-        let listener = listener.as_ref().ok()?;
         loop {
-            match listener.accept().and_then(without_blocking) {
+            match accept() {
                 Ok(accepted) => return Some(accepted),
                 Err(error) if is_gone(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
@@ -77,13 +79,6 @@ fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr
             }
         }
     })
-}
-
-fn without_blocking(
-    (stream, peer): (TcpStream, SocketAddr),
-) -> io::Result<(TcpStream, SocketAddr)> {
-    stream.set_nonblocking(true)?;
-    Ok((stream, peer))
 }
 
 /// Pauses after a failed accept, unless only the client had disconnected. If the system is out of
@@ -110,6 +105,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let _clients = [(); 3].map(|()| TcpStream::connect(address).unwrap());
-        assert_eq!(waiting(listener).count(), 3);
+        let listener = listener.into_std().unwrap();
+        assert_eq!(waiting(|| listener.accept()).count(), 3);
     }
 }

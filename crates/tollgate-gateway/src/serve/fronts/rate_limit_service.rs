@@ -34,11 +34,12 @@ pub(crate) async fn answer<St: Inspect>(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let deadline = deadline(request.headers());
+    let is_json = request.uri().path() == "/json";
     let answered = async {
         if request.uri().path().starts_with("/grpc.health.v1.Health/") {
             return gateway.health.clone().call(request).await;
         }
-        if request.uri().path() == "/json" {
+        if is_json {
             return Ok(json(app, request).await);
         }
         RateLimitServiceServer::new(Decider(Arc::clone(app))).call(request).await
@@ -47,7 +48,11 @@ pub(crate) async fn answer<St: Inspect>(
     let longest = app.plan.timeouts.response;
     let answered = timeout(deadline.map_or(longest, |it| it.min(longest)), answered).await;
     let answered = answered.map(|answered| answered.unwrap_or_else(|never| match never {}));
-    let late = |_| Status::deadline_exceeded("no decision before the deadline").into_http();
+    let late = |_| match Status::deadline_exceeded("no decision before the deadline") {
+        // A gRPC error has the status 200.
+        late if is_json => plain(StatusCode::GATEWAY_TIMEOUT, late.message().into()),
+        late => late.into_http(),
+    };
     answered.unwrap_or_else(late).map(Body::from)
 }
 
@@ -56,11 +61,6 @@ async fn json<St: Inspect>(
     app: &App<St>,
     request: Request<Incoming>,
 ) -> Response<tonic::body::Body> {
-    let plain = |status, text: Vec<u8>| {
-        let mut response = Response::new(tonic::body::Body::new(Full::from(text)));
-        *response.status_mut() = status;
-        response
-    };
     if request.method() != Method::POST {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, b"Use POST.".to_vec());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
@@ -89,6 +89,12 @@ async fn json<St: Inspect>(
         }
         Err(error) => plain(json::status_of(&error), error.message().as_bytes().to_vec()),
     }
+}
+
+fn plain(status: StatusCode, text: Vec<u8>) -> Response<tonic::body::Body> {
+    let mut response = Response::new(tonic::body::Body::new(Full::from(text)));
+    *response.status_mut() = status;
+    response
 }
 
 /// More than all descriptors that a request may have.

@@ -50,7 +50,7 @@ impl Combiner {
                 }
                 ScriptAnswer::Reset => {
                     // Denials from before the reset may have been stored since this was sent.
-                    self.deny_cache.forget();
+                    self.forget_denials(std::slice::from_ref(ticket));
                     Ok(Answer::Reset)
                 }
                 ScriptAnswer::Blocked(blocked) => Ok(Answer::Blocked(blocked)),
@@ -90,10 +90,12 @@ impl Combiner {
         again
     }
 
-    /// Clears the deny cache if a reset may have been executed although its reply is lost.
+    /// Forgets the denials of keys that were reset, or that may have been although the reply is lost.
     pub(super) fn forget_denials(&self, tickets: &[Arc<Ticket>]) {
-        if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
-            self.deny_cache.forget();
+        for ticket in tickets {
+            if let Request::Reset { hash, .. } = ticket.request {
+                self.deny_cache.forget_key(hash);
+            }
         }
     }
 
@@ -145,7 +147,11 @@ mod tests {
     }
 
     fn request(deadline: Instant) -> Arc<Ticket> {
-        Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, 0, deadline))
+        reset_of(0, deadline)
+    }
+
+    fn reset_of(hash: u64, deadline: Instant) -> Arc<Ticket> {
+        Arc::new(Ticket::new(Request::Reset { state: Name::new(), hash }, 0, 0, deadline))
     }
 
     /// Sends an old request, which is late by now, and a new request. Redis rejects both at `now`.
@@ -169,7 +175,7 @@ mod tests {
 
     /// Calls that were sent later may have been executed earlier, and may have remembered denials.
     #[test]
-    fn reset_answer_clears_deny_cache() {
+    fn reset_answer_clears_the_keys_denials() {
         let (_runtime, store, node, start) = known();
         let combiner = &store.0.combiner;
         let policy = Policy::token_bucket("p", Quota::per_day(1)).unwrap();
@@ -191,7 +197,9 @@ mod tests {
             combiner.deny_cache.find(&[charge])
         };
         assert!(answer(denial, Arc::new(decide)).is_some());
-        assert!(answer(ScriptAnswer::Reset, request(start)).is_none());
+        let hash = combiner.deny_cache.hash(&Key::GLOBAL, &policy);
+        assert!(answer(ScriptAnswer::Reset, reset_of(!hash, start)).is_some());
+        assert!(answer(ScriptAnswer::Reset, reset_of(hash, start)).is_none());
     }
 
     const MINUTE: Duration = Duration::from_secs(60);

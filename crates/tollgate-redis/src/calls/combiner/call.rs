@@ -201,7 +201,7 @@ fn add(batch: &mut Batch, ticket: &Ticket) -> bool {
             batch.settle_within(*lifetime, state, settled, receipt, *actual)
         }
         Request::Renew { state, settled, receipt } => batch.renew(state, settled, receipt),
-        Request::Reset { state } => batch.reset(state),
+        Request::Reset { state, .. } => batch.reset(state),
         Request::Block { state, policy, block } => batch.block(state, policy, *block),
         Request::Lease { state, policy, spent, ask } => batch.lease(state, policy, spent, *ask),
     };

@@ -181,7 +181,7 @@ mod tests {
         let start = Instant::now();
         let hand_over = |deadline| {
             let deadline = start + Duration::from_millis(deadline);
-            let request = Request::Reset { state: Name::new() };
+            let request = Request::Reset { state: Name::new(), hash: 0 };
             let ticket = Arc::new(Ticket::new(request, 0, 0, deadline));
             combiner.hand_over(&node, &ticket);
             ticket
@@ -203,7 +203,7 @@ mod tests {
         let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
         drop(runtime);
         let last = Instant::now() + Duration::from_secs(60);
-        let ticket = Ticket::new(Request::Reset { state: Name::new() }, 0, 0, last);
+        let ticket = Ticket::new(Request::Reset { state: Name::new(), hash: 0 }, 0, 0, last);
         let ticket = Arc::new(ticket);
         store.0.combiner.go_on(vec![ticket.clone()], Redirects::default());
         let answer = ticket.poll(&mut Context::from_waker(Waker::noop()));

@@ -145,8 +145,10 @@ impl KeySource for JwtUser {
         let claims = self.0.verify(token, || true).ok()?;
         match &claims.iss {
             Some(issuer) if self.0.rules[0].iss.is_none() => {
-                Some(format!("{issuer} {}", claims.sub))
+                Some(format!("{} {}", issuer.replace(' ', "%20"), claims.sub))
             }
+            // Without an issuer, so that a subject cannot name another issuer's user.
+            None if claims.sub.contains(' ') => Some(format!(" {}", claims.sub)),
             _ => Some(claims.sub.clone()),
         }
     }

@@ -39,7 +39,6 @@ impl<V: Clone> Cache<V> {
         }
     }
 
-    #[cfg(any(feature = "metrics", test))]
     pub(super) fn get(&self, key: &Key) -> Option<V> {
         self.shard(key).lock().entries.get(key).map(|(value, _)| value.clone())
     }

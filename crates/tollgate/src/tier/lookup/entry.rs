@@ -66,8 +66,9 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(super) quota: Option<ClientQuota>,
-    /// The last result that fits its policies, in case this result does not.
-    pub(super) before: Option<Option<ClientQuota>>,
+    /// Earlier results, in case this result does not fit a policy: the last first, up to one that
+    /// fits all policies that have used it.
+    pub(super) before: SmallVec<[Option<ClientQuota>; 1]>,
     pub(super) is_unfit: AtomicBool,
     /// The terms under each limit that has used this result.
     pub(super) terms: Mutex<SmallVec<[(u64, Terms); 1]>>,
@@ -106,7 +107,6 @@ impl Entry {
         look
     }
 
-    #[cfg(feature = "metrics")]
     pub(super) fn last(&self) -> Option<Answer> {
         let state = self.state.lock();
         let known = state.last.as_ref()?.known.clone();
@@ -166,6 +166,9 @@ impl Entry {
         answer
     }
 }
+
+/// How many results are kept that may not fit.
+const MAX_BEFORE: usize = 3;
 
 /// The pause between a failed look-up and the next, unless the time to live is short.
 const RETRY: Duration = Duration::from_secs(1);
@@ -243,10 +246,12 @@ impl Known {
         if let Some(last) = last.filter(|last| is_same(last)) {
             return Arc::clone(last);
         }
-        let before = last.and_then(|last| match last.is_unfit.load(Ordering::Relaxed) {
-            true => last.before.clone(),
-            false => Some(last.quota.clone()),
+        let before = last.map(|last| {
+            let is_fit = !last.terms.lock().is_empty() && !last.is_unfit.load(Ordering::Relaxed);
+            let older = last.before.iter().take(if is_fit { 0 } else { MAX_BEFORE }).cloned();
+            std::iter::once(last.quota.clone()).chain(older).collect()
         });
+        let before = before.unwrap_or_default();
         let (is_unfit, terms) = (AtomicBool::new(false), Mutex::default());
         Arc::new(Self { quota, before, is_unfit, terms })
     }

@@ -203,7 +203,6 @@ impl QuotaLookup {
     }
 
     /// Returns the last result for this key, without a look-up.
-    #[cfg(feature = "metrics")]
     pub(crate) fn last(&self, key: &Key) -> Option<Answer> {
         self.0.entries.get(key)?.last()
     }

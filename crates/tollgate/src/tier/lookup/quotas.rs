@@ -95,6 +95,12 @@ impl OwnQuotas {
         self.quotas.lookup.look(&Subject { kind, key: key.clone() }, name)
     }
 
+    /// Returns the answer for a key whose look-up is late.
+    pub(crate) fn late(&self, key: &Key) -> Answer {
+        let known = self.quotas.lookup.last(key).and_then(|last| last.known);
+        Answer { known, has_failed: true }
+    }
+
     /// Returns how the limit applies to a client in this tier. If the look-up has failed, this grants
     /// no more than the last known quota.
     pub(crate) fn terms(&self, answer: &Answer, tier: TierIndex) -> Terms {
@@ -114,14 +120,20 @@ impl OwnQuotas {
         }
     }
 
-    /// Returns the client's cost, if its quota sets costs.
+    /// Returns the client's cost, if the quota that applies to it sets costs.
     pub(crate) fn cost(
         &self,
         answer: &Answer,
         head: &RequestHead<'_>,
         grpc: &GrpcServices,
     ) -> Option<Cost> {
-        let costs = answer.known.as_ref()?.quota.as_ref()?.costs.as_ref()?;
+        let known = answer.known.as_ref()?;
+        let on_failure = self.quotas.lookup.0.on_failure;
+        let has_ended = answer.has_failed && on_failure != OnLookupFailure::LastKnown;
+        if has_ended || known.is_unfit.load(Ordering::Relaxed) {
+            return None;
+        }
+        let costs = known.quota.as_ref()?.costs.as_ref()?;
         (!self.policy.is_concurrency()).then(|| costs.among(head, grpc))
     }
 
@@ -166,10 +178,10 @@ impl OwnQuotas {
                 );
             });
             known.is_unfit.store(true, Ordering::Relaxed);
-            let before = known.before.as_ref().map(|before| self.terms_of(before.as_ref()));
-            match (shared.on_failure, before) {
+            let fit = |before: &Option<ClientQuota>| self.terms_of(before.as_ref()).ok();
+            match (shared.on_failure, known.before.iter().find_map(fit)) {
                 (OnLookupFailure::Refuse, _) => Terms::Refused(Refusal::LookUpFailed),
-                (_, Some(Ok(terms))) => terms,
+                (_, Some(terms)) => terms,
                 _ => Terms::Tier(TierIndex::NONE),
             }
         })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tollgate::policy::Algorithm;
 
 use super::super::context::is_queue;
+use super::super::levels;
 use super::super::quotas::{self, QUOTA_KEYS, Quotas};
 use super::super::{paths, policy};
 use super::reader::{LimitReader, NamedLimit};
@@ -45,7 +46,7 @@ fn api<'a>(
     if !keys.share.is_set() && !quotas::is_in(section) {
         let named = NamedLimit { name, whose, algorithm: None };
         let options = reader.options(section, named);
-        let limit = options?.limit(Vec::new())?;
+        let limit = options?.limit(Vec::new(), Vec::new())?;
         return Ok(ApiPlan { methods: methods?, path: path?, limit, llm: None });
     }
     let algorithm = policy::algorithm(section.rules, reader.file);
@@ -58,7 +59,8 @@ fn api<'a>(
         quotas.tiers.clear();
     }
     let plans = quotas.plans(name, algorithm, keys.share.value()?, &reader.file.names)?;
-    let limit = options?.limit(plans)?;
+    let levels = levels::plans(&section.rules.levels, name, whose, algorithm, reader.file)?;
+    let limit = options?.limit(plans, levels)?;
     let (methods, path) = (methods?, path?);
     // The limit applies to paths that match both the api and the route.
     let narrower = if path.covers(reader.path) { reader.path } else { &path };

@@ -8,6 +8,7 @@ use tollgate_engine::Methods;
 
 use super::super::context::{FileContext, inherited, is_bucket};
 use super::super::costs;
+use super::super::levels;
 use super::super::options::{self, LeaseOption, PenaltyTarget, QueueOption};
 use super::super::policy::{self, Section};
 use super::super::quotas::{self, Quotas};
@@ -38,7 +39,7 @@ impl<'a> LimitReader<'a, '_> {
         if !quotas::is_in(section) {
             let named = NamedLimit { name: Ok(name), whose, algorithm: None };
             let options = self.options(section, named)?;
-            return Ok((options.limit(Vec::new())?, None));
+            return Ok((options.limit(Vec::new(), Vec::new())?, None));
         }
         let algorithm = policy::algorithm_everywhere(section, self.file);
         let also = &section.rules.also;
@@ -49,11 +50,12 @@ impl<'a> LimitReader<'a, '_> {
         let algorithm = algorithm?;
         let tiers = match whose {
             Whose::Client => quotas::of_tiers(self.file.limiter, algorithm),
-            Whose::Everybody => Ok(Vec::new()),
+            Whose::Everybody | Whose::Group(_) => Ok(Vec::new()),
         };
         let quotas = Quotas { everybody: everybody?, tiers: tiers? };
         let plans = quotas.plans(name, algorithm, None, &self.file.names);
-        let limit = options?.limit(plans?)?;
+        let levels = levels::plans(&section.rules.levels, name, whose, algorithm, self.file);
+        let limit = options?.limit(plans?, levels?)?;
         self.check_costs(&limit, section, &Methods::default(), self.path);
         Ok((limit, Some(quotas)))
     }
@@ -74,10 +76,10 @@ impl<'a> LimitReader<'a, '_> {
         let context = PolicyContext { algorithm, on_store_error, is_shadow, can_fail };
         let excess = settling::excess(rules, context);
         let counts = settling::counts(rules, context);
-        let forgives = settling::forgives(rules, context, whose);
         let reserve = settling::reserve(rules, context);
         let lease = options::lease(rules, can_fail);
         let (Excess { mode, queue }, counts) = (excess?, counts?);
+        let forgives = settling::forgives(rules, context, whose, queue.is_some());
         let target = PenaltyTarget { whose, mode, counts: counts.as_ref() };
         let in_flight = options::in_flight(&rules.concurrency, name?, &self.file.names);
         let penalty = options::penalty(rules, name?, &target, &self.file.names);
@@ -98,6 +100,7 @@ impl<'a> LimitReader<'a, '_> {
             reserve: reserve?,
             in_flight: in_flight?,
             penalty: penalty?,
+            levels: Vec::new(),
         };
         Ok(LimitOptions { limit, on_store_error, shed, queue, lease: lease? })
     }
@@ -117,7 +120,10 @@ impl<'a> LimitReader<'a, '_> {
         let tiers =
             names.enumerate().map(|(tier, name)| (Some(tier), format!(" in tier `{name}`")));
         let low = std::iter::once((None, String::new())).chain(tiers).find_map(|(tier, name)| {
-            let policy = limit.quotas_in(tier).find(|policy| policy.capacity() < cost)?;
+            let of_levels = limit.levels.iter().filter(|_| tier.is_none());
+            let of_levels = of_levels.flat_map(LimitPlan::policies);
+            let all = limit.quotas_in(tier).chain(of_levels);
+            let policy = { all }.find(|policy| policy.capacity() < cost)?;
             Some((policy, name))
         });
         let Some((policy, tier)) = low else { return };
@@ -151,8 +157,12 @@ pub(super) struct LimitOptions {
 }
 
 impl LimitOptions {
-    /// The limit with these quotas.
-    pub(super) fn limit(self, mut quotas: Vec<QuotaPlan>) -> Checked<LimitPlan> {
+    /// The limit with these quotas, and with the same limit for groups.
+    pub(super) fn limit(
+        self,
+        mut quotas: Vec<QuotaPlan>,
+        mut levels: Vec<(Whose, QuotaPlan)>,
+    ) -> Checked<LimitPlan> {
         let Self { mut limit, on_store_error, shed, queue, lease } = self;
         let with_failures = |policy: Policy| {
             let policy = policy.with_on_store_error(on_store_error);
@@ -172,7 +182,7 @@ impl LimitOptions {
             limit.counts = None;
             limit.reserve = None;
         }
-        for quota in &mut quotas {
+        for quota in quotas.iter_mut().chain(levels.iter_mut().map(|(_, quota)| quota)) {
             for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
                 let mut of_limit = with_failures(policy.clone());
                 if let Some(queue) = &queue {
@@ -185,6 +195,17 @@ impl LimitOptions {
             }
         }
         limit.quotas = quotas;
+        let of_group = |(whose, quota): (Whose, QuotaPlan)| LimitPlan {
+            name: quota.everybody.as_ref().map(Policy::name).unwrap_or_default().to_owned(),
+            quotas: vec![quota],
+            whose,
+            in_flight: None,
+            penalty: None,
+            // A client's success must not forgive what the other clients of its group have used.
+            forgives: None,
+            ..limit.clone()
+        };
+        limit.levels = levels.into_iter().map(of_group).collect();
         Ok(limit)
     }
 }

@@ -15,24 +15,33 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tonic::{Code as GrpcCode, Status};
 
+/// Members may be absent or `null`, and numbers may be text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Asked {
-    domain: String,
-    #[serde(default)]
-    descriptors: Vec<Descriptor>,
-    #[serde(default, alias = "hits_addend")]
-    hits_addend: u32,
+    domain: Option<String>,
+    descriptors: Option<Vec<Descriptor>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Descriptor {
-    #[serde(default)]
-    entries: Vec<KeyValue>,
+    entries: Option<Vec<KeyValue>>,
     limit: Option<OwnLimit>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<u64>,
+    hits_addend: Option<Number>,
+    #[serde(alias = "is_negative_hits")]
+    is_negative_hits: Option<bool>,
+}
+
+/// A number, which writers of 64-bit numbers put into text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Number(u64),
+    Text(String),
 }
 
 #[derive(Deserialize, Serialize)]
@@ -47,8 +56,16 @@ struct KeyValue {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct OwnLimit {
     #[serde(alias = "requests_per_unit")]
-    requests_per_unit: u32,
-    unit: String,
+    requests_per_unit: Option<Number>,
+    unit: Option<Unit>,
+}
+
+/// An enum's value, by name or by number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Unit {
+    Number(i32),
+    Name(String),
 }
 
 #[derive(Serialize)]
@@ -83,29 +100,47 @@ struct CurrentLimit {
 /// Reads a request. The error names the member.
 pub(crate) fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
     let asked: Asked = serde_json::from_slice(body).map_err(|error| format!("{error}"))?;
-    let descriptors = asked.descriptors.into_iter().map(Descriptor::read);
+    let descriptors = asked.descriptors.into_iter().flatten().map(Descriptor::read);
     Ok(RateLimitRequest {
-        domain: asked.domain,
+        domain: asked.domain.unwrap_or_default(),
         descriptors: descriptors.collect::<Result<_, _>>()?,
-        hits_addend: asked.hits_addend,
+        hits_addend: Number::read(asked.hits_addend, "hitsAddend")?.unwrap_or_default(),
     })
+}
+
+impl Number {
+    fn read<T: TryFrom<u64>>(number: Option<Self>, member: &str) -> Result<Option<T>, String> {
+        let read = |number| match number {
+            Self::Number(number) => T::try_from(number).ok(),
+            Self::Text(text) => text.parse().ok().and_then(|number: u64| T::try_from(number).ok()),
+        };
+        let number = number.map(|number| read(number).ok_or(()));
+        number.transpose().map_err(|()| format!("`{member}` is no number, or too large"))
+    }
 }
 
 impl Descriptor {
     fn read(self) -> Result<RateLimitDescriptor, String> {
         let entry = |KeyValue { key, value }: KeyValue| Entry { key, value };
         let limit = self.limit.map(|OwnLimit { requests_per_unit, unit }| {
-            let unit = RateLimitUnit::from_str_name(&unit).ok_or_else(|| {
-                let unit = unit.escape_debug();
-                format!("`{unit}` is no unit: write SECOND, MINUTE, HOUR, DAY, MONTH or YEAR")
-            })?;
-            Ok::<_, String>(RateLimitOverride { requests_per_unit, unit: unit as i32 })
+            let requests_per_unit = Number::read(requests_per_unit, "requestsPerUnit")?;
+            let unit = match unit {
+                None => 0,
+                Some(Unit::Number(number)) => number,
+                Some(Unit::Name(name)) => RateLimitUnit::from_str_name(&name).ok_or_else(|| {
+                    let name = name.escape_debug();
+                    format!("`{name}` is no unit: write SECOND, MINUTE, HOUR, DAY, MONTH or YEAR")
+                })? as i32,
+            };
+            let requests_per_unit = requests_per_unit.unwrap_or_default();
+            Ok::<_, String>(RateLimitOverride { requests_per_unit, unit })
         });
+        let hits_addend = Number::read(self.hits_addend, "hitsAddend")?;
         Ok(RateLimitDescriptor {
-            entries: self.entries.into_iter().map(entry).collect(),
+            entries: self.entries.into_iter().flatten().map(entry).collect(),
             limit: limit.transpose()?,
-            hits_addend: self.hits_addend.map(|value| UInt64Value { value }),
-            ..Default::default()
+            hits_addend: hits_addend.map(|value| UInt64Value { value }),
+            is_negative_hits: self.is_negative_hits.unwrap_or_default(),
         })
     }
 }

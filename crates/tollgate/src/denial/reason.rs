@@ -18,9 +18,11 @@ pub enum Reason {
     Blocked,
     /// The request costs more than a policy's capacity. Waiting does not help.
     CostExceedsQuota,
-    /// The store cannot decide, and a policy fails closed.
+    /// The store cannot decide, and a policy fails closed. Or the client's quota cannot be
+    /// [looked up](crate::tier::OnLookupFailure::Refuse).
     StoreUnavailable,
-    /// The request has no key.
+    /// The request has no key, or the look-up of quotas
+    /// [refuses unknown clients](crate::tier::OnUnknownClient::Refuse).
     MissingKey,
     /// The request identifies its client more than once.
     AmbiguousKey,

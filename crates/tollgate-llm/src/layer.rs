@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use tollgate::denial::{Denial, Reason};
 use tollgate::headers::HeaderOptions;
 use tollgate::key::{KeySource, RequestHead};
-use tollgate::layer::{LayerError, RateLimitLayerBuilder};
+use tollgate::layer::{LayerError, RateLimitLayerBuilder, Status};
 use tollgate::limit::{OnMissingKey, Reserve};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer, Store};
 use tower_layer::Layer;
@@ -65,6 +65,14 @@ impl<St: Store> LlmBudget<St> {
             .denial_response(denied);
         let (key, budget, levels) = (Arc::new(key), Budget::new(), Vec::new());
         LlmBudgetBuilder { limits, key, budget, levels, models, max_body: 4 << 20 }
+    }
+}
+
+impl<St: Store> LlmBudget<St> {
+    /// Returns a service that shows callers where they stand on each level, without charging them.
+    /// See [`Status`].
+    pub fn status(&self) -> Status<St> {
+        self.limits.status()
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Limit {
     pub(crate) quotas: Option<LimitQuotas>,
     tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
+    /// The conditions of the path, apart from the others because a status has its own path.
+    path_conditions: Vec<Arc<Condition>>,
 }
 
 /// How a limit treats a request without a key. A request with several keys is always rejected, see
@@ -106,6 +108,7 @@ impl Limit {
             quotas: None,
             tiers: Vec::new(),
             conditions: Vec::new(),
+            path_conditions: Vec::new(),
         }
     }
 
@@ -207,14 +210,16 @@ impl Limit {
     /// Limits only requests to these paths, including ambiguous spellings that may mean one of
     /// these paths. Not needed if the layer is on the route itself.
     #[must_use]
-    pub fn on_paths(self, paths: Paths) -> Self {
-        self.when(move |head| paths.may_contain(head.uri.path()))
+    pub fn on_paths(mut self, paths: Paths) -> Self {
+        self.path_conditions.push(Arc::new(move |head| paths.may_contain(head.uri.path())));
+        self
     }
 
     /// Exempts requests to these paths.
     #[must_use]
-    pub fn except_paths(self, paths: Paths) -> Self {
-        self.when(move |head| !paths.surely_contains(head.uri.path()))
+    pub fn except_paths(mut self, paths: Paths) -> Self {
+        self.path_conditions.push(Arc::new(move |head| !paths.surely_contains(head.uri.path())));
+        self
     }
 
     /// Sets how the layer treats a request that this limit denies. By default it rejects the
@@ -594,11 +599,16 @@ impl Limit {
     }
 
     pub(crate) const fn has_conditions(&self) -> bool {
-        !self.conditions.is_empty()
+        !(self.conditions.is_empty() && self.path_conditions.is_empty())
     }
 
     #[inline]
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
+        self.path_conditions.iter().chain(&self.conditions).all(|condition| condition(head))
+    }
+
+    /// Whether the limit applies to the client's requests on some paths.
+    pub(crate) fn applies_to_client(&self, head: &RequestHead<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
     }
 }

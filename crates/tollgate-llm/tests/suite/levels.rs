@@ -41,7 +41,9 @@ fn app(key: Option<u64>, team: Option<u64>, all: Option<u64>) -> Router {
         .per(Global, level("company", all))
         .build()
         .expect("valid limits");
-    Router::new().route("/v1/completions", post(model)).layer(budget)
+    let status = budget.status();
+    let models = Router::new().route("/v1/completions", post(model)).layer(budget);
+    models.route_service("/rate-limit", status)
 }
 
 /// A model that uses as many tokens as the request says.
@@ -201,4 +203,27 @@ async fn level_budget_is_insufficient_quota() {
     assert_eq!(body["error"]["code"], "insufficient_quota");
     let message = body["error"]["message"].as_str().expect("a message");
     assert!(message.ends_with("The limit is `budget/company`."), "{message}");
+}
+
+#[tokio::test]
+async fn status_shows_every_level() {
+    let app = app(Some(100), Some(150), Some(200));
+    assert_eq!(spend(&app, "ann", 100).await, Ok(()));
+    for (key, expected) in [
+        ("ann", &[("tokens", 0), ("tokens/team", 50), ("tokens/company", 100)][..]),
+        ("bob", &[("tokens", 100), ("tokens/team", 50), ("tokens/company", 100)]),
+        ("solo", &[("tokens", 100), ("tokens/company", 100)]),
+    ] {
+        let request = Request::get("/rate-limit").header("authorization", format!("Bearer {key}"));
+        let request = request.body(Body::empty()).expect("a valid request");
+        let response = app.clone().oneshot(request).await.expect("an infallible service");
+        let body = response.into_body().collect().await.expect("an infallible body").to_bytes();
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        let limits = body["limits"].as_array().expect("a list").iter();
+        let tokens = limits.filter_map(|limit| {
+            let policy = limit["policy"].as_str()?;
+            policy.starts_with("tokens").then_some((policy, limit["remaining"].as_u64()?))
+        });
+        assert_eq!(tokens.collect::<Vec<_>>(), expected, "{key}");
+    }
 }

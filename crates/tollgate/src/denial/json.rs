@@ -49,6 +49,17 @@ impl JsonMembers {
         self.0.push(']');
     }
 
+    /// Adds a list of values that are JSON.
+    pub(super) fn list(&mut self, name: &str, values: impl Iterator<Item = String>) {
+        self.name(name);
+        self.0.push('[');
+        for (index, value) in values.enumerate() {
+            self.0.push_str(if index > 0 { "," } else { "" });
+            self.0.push_str(&value);
+        }
+        self.0.push(']');
+    }
+
     pub(super) fn integer(&mut self, name: &str, number: impl itoa::Integer) {
         self.name(name);
         self.0.push_str(itoa::Buffer::new().format(number));

@@ -38,6 +38,7 @@ use tollgate_core::{Calendar, Cost, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::problem::problem_response;
+pub(crate) use self::problem::standings;
 pub use self::reason::Reason;
 pub(crate) use self::respond::ResponseFromFn;
 pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFormat};
@@ -127,18 +128,12 @@ impl<'a> Denial<'a> {
         if blocks && denial.reason == Reason::QuotaExceeded {
             denial = denial.because(Reason::Blocked);
         }
-        let Some(shown @ (fields, decision, cost)) = tightest else {
+        let Some(shown @ (fields, decision, _)) = tightest else {
             return denial;
         };
         // A block has no quota.
-        denial.quota = (denial.reason != Reason::Blocked).then(|| QuotaMembers {
-            limit: decision.limit,
-            remaining: decision.remaining,
-            window: fields.window(),
-            calendar: fields.policy().quota().calendar(),
-            reset_at: headers::reset_at(decided_at, shown),
-            cost,
-        });
+        let quota = || QuotaMembers::of(decided_at, shown);
+        denial.quota = (denial.reason != Reason::Blocked).then(quota);
         // The tightest policy has the longest wait. Omit it if waiting does not help.
         let waits = matches!(denial.reason, Reason::QuotaExceeded | Reason::Blocked);
         if let (true, Some(wait)) = (waits, fields.wait(decision)) {

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use humantime::{Rfc3339Timestamp, format_rfc3339_seconds};
-use tollgate_core::{Calendar, Micros};
+use tollgate_core::{Calendar, Micros, Timestamp};
 
 use super::json::JsonMembers;
 use super::{Denial, Members, QuotaMembers, Reason};
+use crate::headers::{self, ShownPolicy};
 
 /// Makes an error response for other causes than a denial, with the same form of body. `detail` is
 /// for people, and `code` is for programs.
@@ -76,14 +77,8 @@ impl Denial<'_> {
         }
         json.literal("code", self.reason.code());
         if let Some(quota) = self.quota {
-            json.integer("limit", quota.limit);
-            json.integer("remaining", quota.remaining);
             json.integer("cost", quota.cost.get());
-            match quota.span() {
-                Some(Span::Window(window)) => json.display("window", window),
-                Some(span) => json.text("window", &span.to_string()),
-                None => json.literal("quota_unit", "concurrent-requests"),
-            }
+            quota.write(&mut json);
         }
         if let Some(seconds) = self.retry_after_secs {
             json.integer("retry_after", seconds);
@@ -100,6 +95,28 @@ impl Denial<'_> {
 }
 
 impl QuotaMembers {
+    pub(super) fn of(decided_at: Timestamp, shown: ShownPolicy<'_>) -> Self {
+        let (fields, decision, cost) = shown;
+        Self {
+            limit: decision.limit,
+            remaining: decision.remaining,
+            window: fields.window(),
+            calendar: fields.policy().quota().calendar(),
+            reset_at: headers::reset_at(decided_at, shown),
+            cost,
+        }
+    }
+
+    fn write(&self, json: &mut JsonMembers) {
+        json.integer("limit", self.limit);
+        json.integer("remaining", self.remaining);
+        match self.span() {
+            Some(Span::Window(window)) => json.display("window", window),
+            Some(span) => json.text("window", &span.to_string()),
+            None => json.literal("quota_unit", "concurrent-requests"),
+        }
+    }
+
     /// Returns `None` for a concurrency limit.
     const fn span(&self) -> Option<Span> {
         match (self.calendar, self.window) {
@@ -108,6 +125,35 @@ impl QuotaMembers {
             (None, None) => None,
         }
     }
+}
+
+/// Returns the body of a [`Status`](crate::layer::Status): each policy with the members of a
+/// problem.
+pub(crate) fn standings<'a>(
+    decided_at: Timestamp,
+    policies: impl Iterator<Item = ShownPolicy<'a>>,
+) -> String {
+    let standing = |shown: ShownPolicy<'a>| {
+        let ((fields, decision, _), quota) = (shown, QuotaMembers::of(decided_at, shown));
+        let mut json = JsonMembers::with_capacity(160);
+        json.text("policy", fields.policy().name());
+        if fields.is_penalty() {
+            // A penalty is shown only while it blocks, and a block has no quota.
+            json.flag("blocked", true);
+        } else {
+            quota.write(&mut json);
+        }
+        if let Some(wait) = fields.wait(decision) {
+            json.integer("retry_after", wait.as_secs_ceil().max(1));
+        }
+        if !fields.is_penalty() && quota.window.is_some() {
+            json.display("reset_at", date(quota.reset_at));
+        }
+        json.into_object()
+    };
+    let mut json = JsonMembers::new();
+    json.list("limits", policies.map(standing));
+    json.into_object()
 }
 
 /// Displays for example "60 seconds" or "calendar day in Europe/Berlin".

@@ -79,23 +79,38 @@ fn classify<St>(
         if !compiled.limit.applies_to(head) {
             continue;
         }
-        let Subject { kind, key } = match compiled.limit.key.subject(head) {
-            Ok(Some(subject)) => subject,
-            missing => match without_key(http, compiled, missing.err(), head)? {
-                Some(subject) => subject,
-                None => continue,
-            },
-        };
-        let cost = compiled.cost(head, &http.options.grpc);
-        let mut applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
-        if let Some(quotas) = &compiled.quotas
-            && !apply_own(http, compiled, quotas, &mut applied, head, look_ups)?
-        {
-            continue;
+        if let Some(applied) = apply(http, (limit, compiled), tier, head, look_ups)? {
+            charges.push(applied, &layer.limits);
         }
-        charges.push(applied, &layer.limits);
     }
     Ok(())
+}
+
+/// Applies a limit to the request's subject. Returns `None` to skip the limit, or if the request must
+/// wait for a look-up.
+#[inline]
+pub(super) fn apply(
+    http: &Http,
+    (limit, compiled): (u8, &CompiledLimit),
+    tier: TierIndex,
+    head: &RequestHead<'_>,
+    look_ups: &mut Option<LookUps>,
+) -> Result<Option<AppliedLimit>, OwnResponse> {
+    let Subject { kind, key } = match compiled.limit.key.subject(head) {
+        Ok(Some(subject)) => subject,
+        missing => match without_key(http, compiled, missing.err(), head)? {
+            Some(subject) => subject,
+            None => return Ok(None),
+        },
+    };
+    let cost = compiled.cost(head, &http.options.grpc);
+    let mut applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
+    if let Some(quotas) = &compiled.quotas
+        && !apply_own(http, compiled, quotas, &mut applied, head, look_ups)?
+    {
+        return Ok(None);
+    }
+    Ok(Some(applied))
 }
 
 /// Applies the client's own quota. Returns `false` if the limit does not apply, or if the request
@@ -161,7 +176,7 @@ fn refuse(
 /// # Errors
 /// The response to a client on the blocklist.
 #[inline(never)]
-fn is_on_allowlist(
+pub(super) fn is_on_allowlist(
     http: &Http,
     lists: &AccessLists,
     head: &RequestHead<'_>,

@@ -27,6 +27,7 @@
 //! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `Http`, `CompiledLimit`, `Tiers`; `Options` |
 //! | `look_ups.rs` | `LookUps`: the look-ups of quotas that a request waits for |
 //! | `reservation.rs`, `settlement.rs`, `tally.rs` | `Reservation`: a handler's access to open charges; corrections by a response |
+//! | `status.rs` | `Status`: a service that shows a caller's limits |
 //! | `checks.rs` | `LayerError`: why a layer cannot be built |
 
 mod admit;
@@ -43,6 +44,7 @@ mod respond;
 mod service;
 mod settlement;
 mod state;
+mod status;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -59,6 +61,7 @@ pub use self::handle::LayerHandle;
 pub(crate) use self::handle::Limited;
 pub use self::reservation::Reservation;
 pub use self::service::{RateLimit, RateLimitLayer};
+pub use self::status::Status;
 pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::{LimitVerdict, Verdicts};
 pub use self::wait_queue::WaitQueue;

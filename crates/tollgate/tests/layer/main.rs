@@ -37,6 +37,7 @@ mod short;
 mod soft;
 mod spans;
 mod stage;
+mod standing;
 mod support;
 mod surface;
 mod tiers;

@@ -87,7 +87,7 @@ const BOUNDARIES: [Boundary; 14] = [
     .without_features()
     .only(
         "axum bytes http http-body memchr serde serde_json thiserror tollgate tower-layer \
-         tower-service",
+         tower-service tracing",
     ),
     Boundary::new(
         "tollgate-replay",

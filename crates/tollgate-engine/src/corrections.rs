@@ -1,6 +1,8 @@
 //! Charges that are corrected: when a caller leaves before its request runs, and when a request's
 //! outcome is known.
 
+use std::future::poll_fn;
+
 use smallvec::SmallVec;
 use tollgate_core::{
     BoxFuture, Cost, Micros, Policy, Receipt, ReceiptId, Reply, Settlement, Store,
@@ -102,7 +104,9 @@ impl Correction {
         let settled = Settlement::Returned { units: receipt.charged.cost.get() };
         match reply.now() {
             Ok(done) => Reply::ready(done.map(|()| settled)),
-            Err(future) => Reply::pending(Box::pin(async move { future.await.map(|()| settled) })),
+            Err(mut future) => Reply::pending(Box::pin(poll_fn(move |context| {
+                future.as_mut().poll(context).map_ok(|()| settled)
+            }))),
         }
     }
 }

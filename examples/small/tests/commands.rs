@@ -55,13 +55,13 @@ fn leased_replicas_share_redis() {
 
 /// Runs the script for a program in its own network namespace, and returns its output.
 fn run(script: &str, name: &str, program: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let output = namespace()
         .args(["bash", "-c", script, name, program])
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .output()
-        .unwrap();
+        .expect("`unshare` runs");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {errors}\n{shown}");

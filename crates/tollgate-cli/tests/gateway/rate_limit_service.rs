@@ -52,7 +52,7 @@ async fn json_has_the_same_decisions() {
     let address = service.gateway.fronts["rateLimitService"];
     let (http1, http2) = (Client::new(address), Client::http2(address));
     let ask = |body: &'static str| {
-        let client = if body.len() % 2 == 0 { http1.clone() } else { http2.clone() };
+        let client = if body.len().is_multiple_of(2) { http1.clone() } else { http2.clone() };
         async move { client.send("POST", "/json", &[], body).await.unwrap() }
     };
     let of_user = |client: &Client, hits: u32| {

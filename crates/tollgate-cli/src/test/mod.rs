@@ -4,12 +4,13 @@ mod generate;
 pub(crate) mod report;
 mod simulation;
 
+use std::cell::RefCell;
 use std::io::{self, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tollgate_config::plan::{Expect, Plan, StorePlan, Test, TestFile};
 use tollgate_config::{self as config, Source};
@@ -64,26 +65,28 @@ pub fn run(args: &TestArgs) -> Result<String, ExitCode> {
         return run_once(args);
     }
     loop {
-        let mut seen = Vec::new();
-        let text =
-            run_files(args, &mut seen).map_or_else(|_| String::new(), |it| written(&it, args));
+        let seen = RefCell::default();
+        let text = run_files(args, &seen).map_or_else(|_| String::new(), |it| written(&it, args));
         let mut out = io::stdout();
         // Clears the screen.
         let _ = write!(out, "\x1b[2J\x1b[H{text}").and_then(|()| out.flush());
-        let before = versions(&seen);
-        while versions(&seen) == before {
+        let has_changed = |(path, before): &(PathBuf, _)| version(path) != *before;
+        while !seen.borrow().iter().any(has_changed) {
             thread::sleep(Duration::from_millis(200));
         }
     }
 }
 
-/// When each file was last changed.
-fn versions(files: &[PathBuf]) -> Vec<Option<std::time::SystemTime>> {
-    files.iter().map(|file| file.metadata().and_then(|it| it.modified()).ok()).collect()
+/// The files that were read, with their versions before that.
+type Seen = RefCell<Vec<(PathBuf, Option<SystemTime>)>>;
+
+/// When a file was last changed.
+fn version(path: &Path) -> Option<SystemTime> {
+    path.metadata().and_then(|it| it.modified()).ok()
 }
 
 fn run_once(args: &TestArgs) -> Result<String, ExitCode> {
-    let report = run_files(args, &mut Vec::new())?;
+    let report = run_files(args, &Seen::default())?;
     let text = written(&report, args);
     if let Some(path) = &args.summary {
         append(path, &report.markdown())
@@ -100,19 +103,22 @@ fn written(report: &Report, args: &TestArgs) -> String {
     }
 }
 
-/// Runs all files, and adds the names of the files that were read to `seen`.
-fn run_files(args: &TestArgs, seen: &mut Vec<PathBuf>) -> Result<Report, ExitCode> {
+/// Runs all files, and adds the files that were read to `seen`.
+fn run_files(args: &TestArgs, seen: &Seen) -> Result<Report, ExitCode> {
     let mut tested = Vec::new();
-    seen.extend(args.files.iter().cloned());
+    let see = |path: &PathBuf| (path.clone(), version(path));
+    seen.borrow_mut().extend(args.files.iter().map(see));
     for path in &args.files {
         let source = Source::read(path).map_err(|error| wrong(&error))?;
         let (file, report) = config::read_tests(&source);
         tell(&source, &report);
         let file = file.ok_or_else(|| ExitCode::from(WRONG))?;
         let folder = path.parent().unwrap_or_else(|| Path::new(""));
-        seen.push(folder.join(&file.limits));
-        let load =
-            |limits: &Path| load(&folder.join(limits), Checks { strict: false, files: false });
+        let load = |limits: &Path| {
+            let limits = folder.join(limits);
+            seen.borrow_mut().push(see(&limits));
+            load(&limits, Checks { strict: false, files: false })
+        };
         let plan = load(&file.limits)?;
         let meant = |test: &&Test| args.only.as_ref().is_none_or(|only| test.name.contains(only));
         for test in file.tests.iter().filter(meant) {

@@ -1,8 +1,9 @@
 //! `tollgate test`, `tollgate worst` and `tollgate init --test`.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -81,7 +82,7 @@ fn seeded_mistakes_are_caught() {
         ("a longer window", "100, windowSeconds: 60}", "100, windowSeconds: 60000}", "test"),
         ("a shorter window", "100, windowSeconds: 60}", "100, window: 60ms}", "worst"),
         ("shadow left on", "  apis:", "  shadow: true\n  apis:", "test"),
-        ("a regex that never matches", r"'^/items/\d+$'", r"'^items/\d+$'", "test"),
+        ("a regex that never matches", r"'^/items/\d+$'", r"'^items/\d+$'", "check"),
         ("a regex that matches other paths", r"'^/items/\d+$'", r"'^/item/\d+$'", "test"),
         ("a cost above the capacity", "{POST: 1}", "{POST: 50}", "check"),
         ("a share of nothing", "1/10", "1/1000", "test"),
@@ -372,4 +373,39 @@ fn guide_works_as_written() {
     let report = String::from_utf8(output.stdout).unwrap();
     let shown = guide.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(report.contains(shown), "{report}");
+}
+
+/// A command that runs until the end of the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn watch_runs_again_when_a_file_changes() {
+    let folder = Folder::new(LIMITS);
+    folder.write("later.yaml", LIMITS);
+    let tests = "limits: limits.yaml
+tests:
+  - name: after a reload
+    requests: [{client: 198.51.100.1, path: /other, at: 2s, count: 10, expect: {status: 200}}]
+    faults: [{at: 1s, reload: later.yaml}]
+";
+    folder.write("limits.test.yaml", tests);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["test", "--watch", "limits.test.yaml"]).current_dir(folder.0.path());
+    let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    // The summary is a report's last line.
+    let mut summary =
+        || lines.find_map(|line| Some(line.unwrap()).filter(|it| it.contains(" failed")));
+    assert!(summary().unwrap().contains("0 failed"));
+    folder.write("later.yaml", &LIMITS.replace("{limit: 100,", "{limit: 9,"));
+    assert!(summary().unwrap().contains("1 failed"));
+    folder.write("limits.test.yaml", &tests.replace("count: 10", "count: 9"));
+    assert!(summary().unwrap().contains("0 failed"));
 }

@@ -1,4 +1,4 @@
-//! Scanners and bots, whose requests do not shape limits for other clients.
+//! Finds scanners and bots, because their requests do not shape limits for other clients.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher as _;
@@ -10,12 +10,12 @@ use tollgate_core::Key;
 
 use super::{Seen, paths};
 
-/// What a client's requests show about it.
+/// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ClientKind {
     /// Neither a scanner nor a bot.
     Ordinary,
-    /// Most of its requests are for paths that never succeed for any client, with at least
+    /// Most of its requests name paths that never succeed for any client, with at least
     /// 10 different paths.
     Scanner,
     /// It states that it is a bot, or it requests `/robots.txt`.
@@ -103,7 +103,7 @@ pub struct Trial<'a> {
     clients: HashMap<u64, u8, foldhash::fast::RandomState>,
 }
 
-/// A part of the log, as two bits: clients that sent requests, and clients with a denied request.
+/// A part of the log. Its bits are `SENT` and `DENIED` in this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Before [`Suggestion::until`](super::Suggestion::until).

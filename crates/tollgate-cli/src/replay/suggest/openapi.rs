@@ -35,7 +35,7 @@ fn templates(text: &str) -> Result<Vec<String>, String> {
     Ok(paths.flat_map(|path| bases.iter().map(move |base| format!("{base}{path}"))).collect())
 }
 
-/// The path of a server's URL, without a slash at the end.
+/// Returns a server URL's path, without its last slash.
 fn base(url: &str) -> &str {
     let path = match url.split_once("://") {
         Some((_, rest)) => rest.find('/').map_or("", |slash| &rest[slash..]),

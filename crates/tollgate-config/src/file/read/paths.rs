@@ -1,4 +1,6 @@
 use http::Method;
+use regex_syntax::hir::Look;
+use regex_syntax::hir::literal::{Extractor, Literal};
 use tollgate_engine::{Methods, PathPattern};
 
 use crate::file::format;
@@ -76,6 +78,12 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
             format!("write `^{}` if it must match from the start", value.shown),
         );
     }
+    if never_matches(&value.text) {
+        location.warn(
+            "every path starts with `/`, so the expression never matches",
+            "start it with `^/`",
+        );
+    }
     if !value.text.is_ascii() {
         location.warn(
             "paths are percent-encoded when they are matched, so these characters never match",
@@ -83,6 +91,16 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
         );
     }
     Ok(path)
+}
+
+/// Whether each match would be at the start of the path, and would start with another character than
+/// `/`.
+fn never_matches(expression: &str) -> bool {
+    let Ok(parsed) = regex_syntax::parse(expression) else { return false };
+    let starts = Extractor::new().extract(&parsed);
+    let is_wrong = |start: &Literal| start.as_bytes().first().is_some_and(|byte| *byte != b'/');
+    parsed.properties().look_set_prefix().contains(Look::Start)
+        && starts.literals().is_some_and(|starts| starts.iter().all(is_wrong))
 }
 
 fn reason(error: &regex::Error) -> String {

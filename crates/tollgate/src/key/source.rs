@@ -65,7 +65,7 @@ pub trait KeySource: Send + Sync + 'static {
         None
     }
 
-    /// Returns the subject's name for a [`QuotaLookup`](crate::lookup::QuotaLookup): the text after
+    /// Returns the subject's name for a [`QuotaLookup`](crate::tier::QuotaLookup): the text after
     /// the colon in its [`SubjectName`], but for an API key the SHA-256 in hex. It is called only
     /// when a quota is looked up. By default, and for bytes that are not UTF-8, the look-up gets the
     /// key's bytes in hex.

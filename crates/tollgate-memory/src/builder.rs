@@ -1,6 +1,6 @@
 //! The store's builder.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 
 use foldhash::fast::RandomState;
@@ -51,12 +51,14 @@ pub struct MemoryStoreBuilder<C = SystemClock> {
 
 impl Default for MemoryStoreBuilder {
     fn default() -> Self {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
+        // Asking the system takes longer than building a store.
+        static THREADS: LazyLock<usize> =
+            LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
         Self {
             clock: SystemClock::new(),
             // With this many shards, two threads need the same lock in 1 of 32 decisions on
             // different keys.
-            shards: threads * 16,
+            shards: *THREADS * 16,
             max_keys: 1_000_000,
             max_bytes: 256 << 20,
             max_receipts: 1_000_000,

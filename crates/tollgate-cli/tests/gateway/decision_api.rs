@@ -188,6 +188,9 @@ async fn programs_on_the_same_machine_use_a_socket() {
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(answer.contains(r#""allowed":true"#), "{answer}");
+    gateway.rewrite(&lines.replace("decide.sock", "other.sock"));
+    let waits = |config: &Value| config["waitsForRestart"] == json!(["decisionApi.socket"]);
+    gateway.until_config(waits).await;
     gateway.signal("TERM");
     assert!(gateway.wait().success());
     assert!(!path.exists(), "the gateway removes its socket");

@@ -80,6 +80,14 @@ async fn json_has_the_same_decisions() {
         (429, &json!("OVER_LIMIT"))
     );
     service.check("user=json => A0").await;
+    // As protobuf's writers print a wrapped 64-bit number, absent members, and an enum.
+    let written = r#"{"domain": "test", "hitsAddend": null, "descriptors":
+        [{"entries": [{"key": "user", "value": "text"}], "hitsAddend": "2", "isNegativeHits": false}]}"#;
+    assert_eq!(ask(written).await.json()["statuses"][0]["limitRemaining"], 1);
+    let own = r#"{"domain": "test", "descriptors":
+        [{"entries": [{"key": "user", "value": "own"}], "limit": {"requestsPerUnit": 9, "unit": 4}}]}"#;
+    let limit = &ask(own).await.json()["statuses"][0]["currentLimit"];
+    assert_eq!((&limit["requestsPerUnit"], &limit["unit"]), (&json!(9), &json!("DAY")));
     for (body, says) in [
         ("{", "EOF"),
         (r#"{"domain": "test", "descriptor": []}"#, "unknown field `descriptor`"),
@@ -132,6 +140,15 @@ async fn unfinished_requests_are_answered() {
     });
     // The gRPC status is in the same frame.
     assert_eq!(outcome.await.unwrap(), Outcome::Status(200));
+    // A client of `/json` would take this status for a permission.
+    let outcome = tokio::task::spawn_blocking(move || {
+        let mut client = RawHttp2::new(address);
+        let head =
+            [(":method", "POST"), (":scheme", "http"), (":path", "/json"), (":authority", "a")];
+        client.headers(1, &head, false);
+        client.outcome(1)
+    });
+    assert_eq!(outcome.await.unwrap(), Outcome::Status(504));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,8 +7,8 @@ use tollgate_core::{
     Timestamp, Verdict,
 };
 use tollgate_engine::{
-    AppliedLimit, Asking, Charges, Conclusion, Correction, Ending, Limits, OpenCharges, Question,
-    Queue, Refunds, Rejection, Request, Sleeping, Step, SubjectKind,
+    AppliedLimit, Asking, Charges, Conclusion, Correction, Ending, Limits, OpenCharge, OpenCharges,
+    Question, Queue, Refunds, Rejection, Request, Sleeping, Step, SubjectKind,
 };
 use tollgate_memory::{Clock as _, ManualClock, MemoryStore};
 
@@ -342,6 +342,10 @@ impl World {
             let again =
                 open.settle(age, |it| it.is_of(receipt.policy.name()).then_some(Cost::ZERO));
             assert!(again.is_empty(), "the first settlement counts");
+            let forgive =
+                |it: &OpenCharge| it.is_of(receipt.policy.name()).then_some(Correction::Forgive);
+            let is_forgiven = open.settle(age, forgive).is_empty();
+            assert_eq!(is_forgiven, correction == Correction::Forgive, "once, also when settled");
         }
     }
 

@@ -78,7 +78,13 @@ impl<C: Clock> Inner<C> {
         {
             return Ok(Verdict::new(admitted, now, decisions));
         }
-        self.decide_all(charges)
+        let admitted = match charges {
+            [one] => self.admit_new([one]),
+            [one, two] => self.admit_new([one, two]),
+            [one, two, three] => self.admit_new([one, two, three]),
+            _ => None,
+        };
+        admitted.map_or_else(|| self.decide_all(charges), Ok)
     }
 
     fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {

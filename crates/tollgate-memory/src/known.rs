@@ -1,9 +1,9 @@
-//! The fast path for requests with keys that are already in the store.
+//! Fast paths for requests whose keys are in the store, or new to it.
 
 use std::array;
 
 use parking_lot::MutexGuard;
-use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp};
+use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict};
 
 use crate::clock::Clock;
 use crate::inner::Inner;
@@ -26,8 +26,7 @@ impl<C: Clock> Inner<C> {
         &self,
         charges: &[Charge<'_>; N],
     ) -> Option<Decided<N>> {
-        let is_special = |it: &Charge<'_>| !it.is_plain() || (N > 1 && it.policy.counts_denials());
-        if charges.iter().any(is_special) || may_repeat_a_policy(charges) {
+        if !is_simple(charges.each_ref()) {
             return None;
         }
         let located = charges.each_ref().map(|charge| self.locate(charge.policy, charge.key));
@@ -62,6 +61,50 @@ impl<C: Clock> Inner<C> {
         Some((admitted, decisions, now))
     }
 
+    /// Decides a request with new keys, if it is admitted.
+    ///
+    /// Returns `None` without changing state if the request is denied, or needs
+    /// [`decide_all`](Self::decide_all) for a reason other than its new keys.
+    // Not inlined, because a client's first request is rarer than its later ones.
+    #[inline(never)]
+    pub(crate) fn admit_new<const N: usize>(&self, charges: [&Charge<'_>; N]) -> Option<Verdict> {
+        // A penalty is not charged before a response.
+        if !is_simple(charges) || charges.iter().any(|it| it.policy.is_penalty()) {
+            return None;
+        }
+        let located = charges.map(|charge| self.locate(charge.policy, charge.key));
+        let read = self.clock.now();
+        let mut shards = self.lock(located.map(|(_, shard)| shard));
+        let now = shards.enter(read, &self.clock);
+        let mut decisions = [const { Decision::undecided(0) }; N];
+        let mut places = [const { Place::New(0) }; N];
+        let is_admitted = (0..N).all(|n| {
+            let (charge, hash) = (charges[n], located[n].0);
+            let known = shards.of(n).own.assess(charge, hash, now);
+            let found = match known {
+                Some((place, decision)) => Some((Place::Known(place), decision)),
+                None => shards
+                    .of_mut(n)
+                    .assess_new(charge, hash, now)
+                    .map(|(table, decision)| (Place::New(table), decision)),
+            };
+            let Some(found) = found else { return false };
+            (places[n], decisions[n]) = found;
+            decisions[n].allows() || !charge.enforce
+        });
+        for (n, charge) in charges.into_iter().enumerate() {
+            let shard = shards.of_mut(n);
+            shard.finish();
+            if is_admitted && decisions[n].allows() && charge.cost > Cost::ZERO {
+                match places[n] {
+                    Place::Known(place) => shard.own.charge(place, charge, now),
+                    Place::New(table) => shard.charge_new(table, charge, located[n].0, now),
+                }
+            }
+        }
+        is_admitted.then(|| Verdict::new(true, now, decisions))
+    }
+
     /// Locks these shards in index order, so requests cannot deadlock.
     #[inline(always)]
     fn lock<const N: usize>(&self, shards: [usize; N]) -> Locked<'_, N> {
@@ -78,6 +121,14 @@ impl<C: Clock> Inner<C> {
         }
         locked
     }
+}
+
+/// Where a charge's state is, or will be.
+#[derive(Clone, Copy)]
+enum Place {
+    Known(TablePlace),
+    /// In the table with this index. The key is new.
+    New(usize),
 }
 
 /// The locked shards of a request's charges. Several charges may share a shard.
@@ -134,9 +185,16 @@ fn deny<const N: usize>(
     Some(decisions)
 }
 
+/// Whether a request's charges do not depend on one another, except that all are made or none.
+#[inline(always)]
+fn is_simple<const N: usize>(charges: [&Charge<'_>; N]) -> bool {
+    let is_special = |it: &Charge<'_>| !it.is_plain() || (N > 1 && it.policy.counts_denials());
+    !charges.into_iter().any(is_special) && !may_repeat_a_policy(charges)
+}
+
 /// Whether two charges may have the same policy. Different names rarely have the same hash.
 #[inline(always)]
-fn may_repeat_a_policy(charges: &[Charge<'_>]) -> bool {
+fn may_repeat_a_policy<const N: usize>(charges: [&Charge<'_>; N]) -> bool {
     let same = |a: &Charge<'_>, b: &Charge<'_>| a.policy.name_hash() == b.policy.name_hash();
     charges.iter().enumerate().any(|(n, charge)| charges[..n].iter().any(|b| same(charge, b)))
 }

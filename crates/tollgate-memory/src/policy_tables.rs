@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
-use tollgate_core::{Charge, Decision, Key, Policy, Timestamp};
+use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
 use crate::any_table::{AnyTable, StoredRule, with_table};
 use crate::table::{Place, Written};
@@ -204,6 +204,19 @@ impl PolicyTables {
             let written = Written { policy: policy.clone(), state, since };
             table.insert(hash, key.clone(), written, now, &self.hasher);
         }
+    }
+
+    /// Inserts a new key into its policy's table, with a single charge.
+    pub(crate) fn put_charged<R: StoredRule>(
+        &mut self,
+        rule: &R,
+        entry_key: EntryKey<'_>,
+        cost: Cost,
+        now: Timestamp,
+    ) {
+        let mut state = rule.fresh();
+        rule.charge(&mut state, now, cost);
+        self.put::<R>(entry_key, StateLocation::New, state, now);
     }
 
     /// Changes a key's versions, after moving the key there from another version's table. `None`

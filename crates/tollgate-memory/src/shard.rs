@@ -111,9 +111,7 @@ impl Shard {
                 && self.makes_room(entry_key, location, now);
         if fits {
             if !has_state {
-                self.reserved.keys += usize::from(location == StateLocation::New);
-                self.reserved.bytes += self.own.bytes_of(entry_key, location, self.reserved_states);
-                self.reserved_states += 1;
+                self.reserve(entry_key, location);
             }
             return Seat { entry_key, location, shared: false, known: None };
         }
@@ -122,6 +120,49 @@ impl Shard {
         let table = self.shared.table(policy, charges);
         let entry_key = EntryKey { policy, key: &SHARED, hash: self.shared.hash(&SHARED), table };
         Seat { entry_key, location: self.shared.find(entry_key), shared: true, known }
+    }
+
+    /// Decides a charge to a key without a state, and reserves room for the state. Returns `None`,
+    /// without a change, if the charge needs a [seat](Self::seat).
+    pub(crate) fn assess_new(
+        &mut self,
+        charge: &Charge<'_>,
+        hash: u64,
+        now: Timestamp,
+    ) -> Option<(usize, Decision)> {
+        let Charge { policy, key, cost, .. } = *charge;
+        let table = self.own.known_table(policy)?;
+        let entry_key = EntryKey { policy, key, hash, table };
+        let location = self.own.find(entry_key);
+        // A live overflow entry may count the key's earlier charges.
+        let is_unused = location == StateLocation::New && self.shared.keys() == 0;
+        if !is_unused || !self.has_room(entry_key, location) {
+            return None;
+        }
+        self.reserve(entry_key, location);
+        let decision = with_rule!(policy.rule(), rule => {
+            rule.assess(rule.refresh(&rule.fresh(), now), now, cost)
+        });
+        Some((table, decision))
+    }
+
+    /// Makes a charge to a key without a state that was assessed as allowed.
+    pub(crate) fn charge_new(
+        &mut self,
+        table: usize,
+        charge: &Charge<'_>,
+        hash: u64,
+        now: Timestamp,
+    ) {
+        let Charge { policy, key, cost, .. } = *charge;
+        let entry_key = EntryKey { policy, key, hash, table };
+        with_rule!(policy.rule(), rule => self.own.put_charged(rule, entry_key, cost, now));
+    }
+
+    fn reserve(&mut self, entry_key: EntryKey<'_>, location: StateLocation) {
+        self.reserved.keys += usize::from(location == StateLocation::New);
+        self.reserved.bytes += self.own.bytes_of(entry_key, location, self.reserved_states);
+        self.reserved_states += 1;
     }
 
     /// Clears the current request's reservations.

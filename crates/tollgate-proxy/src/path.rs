@@ -118,7 +118,7 @@ pub fn ambiguity(normal: &str) -> Option<&'static str> {
 
 /// Whether a normalized path changes if a server decodes it twice.
 fn is_escaped_twice(normal: &str) -> bool {
-    normal.split("%25").skip(1).any(begins_with_digits)
+    normal.contains('%') && normal.split("%25").skip(1).any(begins_with_digits)
 }
 
 /// Whether a `%` before this text starts an escape.
@@ -142,8 +142,8 @@ fn decoded_again(normal: &str) -> Result<Option<String>, PathFault> {
     decoded_once(&path, Ambiguous::Keep).map(|path| Some(path.into_owned()))
 }
 
+// Nearly all paths have no escapes, and searching for `%` is faster than for an escape.
 fn escapes(normal: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-    // Nearly all paths have no escapes, and searching for `%` is faster than for three escapes.
     let readings = if normal.contains('%') { &READINGS[..] } else { &[] };
     readings.iter().filter(|(escape, _)| normal.contains(escape))
 }

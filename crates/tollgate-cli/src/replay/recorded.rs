@@ -203,13 +203,11 @@ impl Recorded {
                 return forbid(replay, &request, Reason::AmbiguousKey.status()).map(see);
             }
         };
-        let corrections: SmallVec<[_; 4]> = route
-            .limits
-            .charges(api)
-            .filter_map(|(number, limit, charge)| {
-                Some((number, correction(limit, charge, record)?))
-            })
-            .collect();
+        let mut corrections = SmallVec::<[_; 4]>::new();
+        // Stepping through these nested iterators would take longer than the decision.
+        route.limits.charges(api).for_each(|(number, limit, charge)| {
+            corrections.extend(correction(limit, charge, record).map(|it| (number, it)));
+        });
         let mut request = Recording { limits, charges, corrections: &corrections, ..request };
         let answer = replay.request(&mut request)?;
         Ok(see(Decided { answer, subject, refused: None, limits, charges: &request.charges }))

@@ -113,8 +113,8 @@ impl RouteLimits {
         let limits = self.everywhere().chain(api.into_iter().flat_map(ApiPlan::limits));
         let charges = limits.flat_map(|limit| limit.charges().map(move |charge| (limit, charge)));
         let charges = charges.filter(|(_, charge)| charge.any_policy().is_some());
-        // A layer has at most 64 limits.
-        (0..).zip(charges).map(|(number, (limit, charge))| (number, limit, charge))
+        #[expect(clippy::cast_possible_truncation, reason = "a layer has at most 64 limits")]
+        charges.enumerate().map(|(number, (limit, charge))| (number as u8, limit, charge))
     }
 
     /// What the engine needs of these limits, given the number of tiers.
@@ -146,12 +146,13 @@ impl Plan {
     ) -> Result<Charges, NoClient> {
         let index = tier.and_then(|tier| u16::try_from(tier).ok());
         let mut charges = Charges::default();
-        for (number, limit, charge) in limits.charges(api) {
-            let Some(cost) = cost(limit) else { continue };
+        // Internal iteration, because `next` of these nested iterators takes 500 instructions.
+        limits.charges(api).try_for_each(|(number, limit, charge)| {
+            let Some(cost) = cost(limit) else { return Ok(()) };
             let subject = subject(limit.whose);
-            let Some(key) = self.key(limit, subject)? else { continue };
+            let Some(key) = self.key(limit, subject)? else { return Ok(()) };
             if charge.policy_in(tier).is_none() {
-                continue;
+                return Ok(());
             }
             let cost = if let ChargePlan::Quota(_) = charge { cost } else { Cost::ONE };
             let kind = match (limit.whose, subject) {
@@ -162,7 +163,8 @@ impl Plan {
             let mut applied = AppliedLimit::new(number, kind, key.clone(), cost);
             applied.tier = index.map_or_else(TierIndex::default, TierIndex);
             charges.push(applied, rules);
-        }
+            Ok(())
+        })?;
         Ok(charges)
     }
 }

@@ -12,6 +12,9 @@ use super::{FileFormat, Format, Shape, Syntax, Zone, syslog};
 /// How many lines are tried to find a file's format.
 const FIRST_LINES: usize = 64;
 
+/// The bytes of a short line, to reserve memory for a batch's records.
+const SHORT_LINE: usize = 128;
+
 impl Format {
     /// Returns this format, or for `auto` the format that reads the most of the first lines.
     pub(super) fn for_lines(&self, text: &[u8]) -> Arc<Shape> {
@@ -74,7 +77,8 @@ impl LineReader {
     /// Reads all lines in a text. `first` is the number of the first line.
     pub(super) fn read(&mut self, text: Vec<u8>, first: u64) -> Batch {
         let end = text.len();
-        let mut batch = Batch { text, ..Batch::default() };
+        let records = Vec::with_capacity(text.len() / SHORT_LINE);
+        let mut batch = Batch { text, records, ..Batch::default() };
         let (mut start, mut number) = (0, first);
         while start < end {
             let length = memchr::memchr(b'\n', &batch.text[start..end]).unwrap_or(end - start);

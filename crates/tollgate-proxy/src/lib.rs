@@ -53,7 +53,7 @@ pub use self::{
     head::entrance::{Meaning, admit},
     head::fault::Fault,
     head::fields::{MOST_FIELDS, MOST_HEAD_BYTES},
-    head::forwarded::Via,
+    head::via::Via,
     meter::Meter,
     upstream::client::Clients,
     upstream::connector::{RootsError, tls_config},

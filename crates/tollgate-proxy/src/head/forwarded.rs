@@ -1,16 +1,13 @@
 //! Headers that describe the client to the upstream.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::header_names::{is_framing, is_spelling};
 use bytes::Bytes;
-use http::Version;
-use http::header::{
-    self, Entry, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA,
-};
+use http::header::{self, FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
 
 use super::connection::{Connection, protocol};
+use super::fields::append;
 use super::hop;
 
 enum Treatment {
@@ -128,43 +125,6 @@ fn is_harmful(name: &str) -> bool {
     is_hidden_framing || HARMFUL.iter().any(|known| is_spelling(name, known))
 }
 
-#[derive(Clone, Debug)]
-pub struct Via {
-    name: Arc<str>,
-    /// For HTTP/1.0, HTTP/1.1 and HTTP/2.
-    elements: [HeaderValue; 3],
-}
-
-impl Via {
-    pub fn new(name: &str) -> Result<Self, InvalidHeaderValue> {
-        let element = |version: &str| HeaderValue::try_from(format!("{version} {name}"));
-        Ok(Self {
-            name: name.into(),
-            elements: [element("1.0")?, element("1.1")?, element("2.0")?],
-        })
-    }
-
-    /// Whether the request has passed this gateway before, and would loop forever.
-    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
-        headers.get_all(VIA).iter().any(|line| {
-            line.to_str().is_ok_and(|line| {
-                line.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(&*self.name))
-            })
-        })
-    }
-
-    /// Appends this gateway to `Via` (RFC 9110 §7.6.3).
-    pub(crate) fn append_to(&self, headers: &mut HeaderMap, version: Version) {
-        let [http10, http11, http2] = &self.elements;
-        let element = match version {
-            Version::HTTP_10 => http10,
-            Version::HTTP_2 => http2,
-            _ => http11,
-        };
-        append(headers, &VIA, element.clone());
-    }
-}
-
 /// A hop as defined in RFC 7239.
 fn element(connection: &Connection, host: Option<&str>) -> HeaderValue {
     // With a quote or a backslash, the client could inject its own elements.
@@ -174,21 +134,6 @@ fn element(connection: &Connection, host: Option<&str>) -> HeaderValue {
     let element = [connection.hop.as_bytes(), b";host=\"", host.as_bytes(), b"\""].concat();
     // An authority and the hop are valid header values, so the fallback is never used.
     HeaderValue::from_maybe_shared(Bytes::from(element)).unwrap_or_else(|_| connection.hop.clone())
-}
-
-/// Appends to a list. All elements end up in one line, because some servers read only the first
-/// line.
-fn append(headers: &mut HeaderMap, name: &HeaderName, element: HeaderValue) {
-    match headers.entry(name) {
-        Entry::Vacant(vacant) => drop(vacant.insert(element)),
-        Entry::Occupied(mut lines) => {
-            let lines_and_element = lines.iter().chain([&element]).map(HeaderValue::as_bytes);
-            let list = lines_and_element.collect::<Vec<_>>().join(&b", "[..]);
-            if let Ok(list) = HeaderValue::from_maybe_shared(Bytes::from(list)) {
-                lines.insert(list);
-            }
-        }
-    }
 }
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -424,17 +369,5 @@ mod tests {
         let headers = written(None, "[::ffff:192.0.2.9]:9", Some("a\"b"), &[]);
         assert_eq!(headers["x-forwarded-for"], "192.0.2.9");
         assert_eq!(headers["forwarded"], "for=192.0.2.9;proto=https");
-    }
-
-    #[test]
-    fn via_detects_loops() {
-        let mut headers = HeaderMap::new();
-        let (ours, other) = (Via::new("tollgate-1").unwrap(), Via::new("other").unwrap());
-        other.append_to(&mut headers, Version::HTTP_2);
-        assert!(!ours.is_in(&headers));
-        ours.append_to(&mut headers, Version::HTTP_11);
-        assert_eq!(headers["via"], "2.0 other, 1.1 tollgate-1");
-        assert!(ours.is_in(&headers));
-        assert!(!Via::new("tollgate").unwrap().is_in(&headers));
     }
 }

@@ -8,3 +8,4 @@ pub(crate) mod fields;
 pub(crate) mod forwarded;
 pub(crate) mod hop;
 pub(crate) mod rewrite;
+pub(crate) mod via;

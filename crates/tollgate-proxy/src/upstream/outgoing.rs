@@ -24,9 +24,10 @@ use crate::body::upload::{Received, Upload};
 use crate::head::authentication::authenticates_connection;
 use crate::head::connection::Connection;
 use crate::head::fault::Fault;
-use crate::head::forwarded::{self, Via};
+use crate::head::forwarded;
 use crate::head::hop;
 use crate::head::rewrite;
+use crate::head::via::Via;
 
 /// The values that all upstreams share.
 #[derive(Clone, Debug)]

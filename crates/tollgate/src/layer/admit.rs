@@ -32,12 +32,12 @@ pub(super) fn admit<St: Store>(
     layer: &Arc<LayerState<St>>,
     head: &RequestHead<'_>,
     decided: &mut Decided,
-    mut look_ups: Option<LookUps>,
+    mut look_ups: Option<Box<LookUps>>,
 ) -> Admission<St> {
     if let Err(response) = classify(layer, head, &mut decided.charges, &mut look_ups) {
         return Admission::Respond(response);
     }
-    if let Some(look_ups) = look_ups.filter(LookUps::is_pending) {
+    if let Some(look_ups) = look_ups.filter(|look_ups| look_ups.is_pending()) {
         decided.charges.clear();
         return Admission::LookUp(look_ups.wait());
     }
@@ -62,7 +62,7 @@ fn classify<St>(
     layer: &LayerState<St>,
     head: &RequestHead<'_>,
     charges: &mut Charges,
-    look_ups: &mut Option<LookUps>,
+    look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<(), OwnResponse> {
     let http = &layer.face;
     // The blocklist overrides exemptions, so it is checked first.
@@ -88,13 +88,14 @@ fn classify<St>(
 
 /// Applies a limit to the request's subject. Returns `None` to skip the limit, or if the request must
 /// wait for a look-up.
-#[inline]
+// Always inlined: the result would be written and read back.
+#[inline(always)]
 pub(super) fn apply(
     http: &Http,
     (limit, compiled): (u8, &CompiledLimit),
     tier: TierIndex,
     head: &RequestHead<'_>,
-    look_ups: &mut Option<LookUps>,
+    look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<Option<AppliedLimit>, OwnResponse> {
     let Subject { kind, key } = match compiled.limit.key.subject(head) {
         Ok(Some(subject)) => subject,
@@ -122,7 +123,7 @@ fn apply_own(
     quotas: &OwnQuotas,
     applied: &mut AppliedLimit,
     head: &RequestHead<'_>,
-    look_ups: &mut Option<LookUps>,
+    look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<bool, OwnResponse> {
     let limit = &compiled.limit;
     let waited_for = look_ups.as_ref().and_then(|look_ups| look_ups.answer(applied.limit));

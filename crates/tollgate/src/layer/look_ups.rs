@@ -5,7 +5,7 @@ use std::pin::Pin;
 use crate::tier::lookup::{Answer, PendingAnswer};
 
 /// A request's look-ups, by limit number. Most requests need no look-up, because the results are
-/// cached.
+/// cached, so they only move an empty box.
 #[derive(Default)]
 pub(super) struct LookUps {
     answers: Vec<(u8, Answer)>,
@@ -13,7 +13,7 @@ pub(super) struct LookUps {
 }
 
 /// Resolves when all results are known.
-pub(super) type WaitingLookUps = Pin<Box<dyn Future<Output = LookUps> + Send>>;
+pub(super) type WaitingLookUps = Pin<Box<dyn Future<Output = Box<LookUps>> + Send>>;
 
 impl LookUps {
     /// Returns the result for the limit with this number, if the request has waited for it. It is
@@ -31,7 +31,7 @@ impl LookUps {
         !self.pending.is_empty()
     }
 
-    pub(super) fn wait(mut self) -> WaitingLookUps {
+    pub(super) fn wait(mut self: Box<Self>) -> WaitingLookUps {
         Box::pin(async move {
             for (limit, pending) in std::mem::take(&mut self.pending) {
                 self.answers.push((limit, pending.wait().await));

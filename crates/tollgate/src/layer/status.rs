@@ -122,7 +122,7 @@ async fn respond<St: Store>(
 fn applied(
     http: &Http,
     head: &RequestHead<'_>,
-    look_ups: &mut Option<LookUps>,
+    look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<Vec<AppliedLimit>, OwnResponse> {
     if let Some(lists) = &http.options.access
         && is_on_allowlist(http, lists, head)?

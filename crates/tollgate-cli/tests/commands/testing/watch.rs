@@ -1,0 +1,38 @@
+//! Tests that run again.
+
+use super::*;
+
+/// A command that runs until the end of the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn watch_runs_again_when_a_file_changes() {
+    let folder = Folder::new(LIMITS);
+    folder.write("later.yaml", LIMITS);
+    let tests = "limits: limits.yaml
+tests:
+  - name: after a reload
+    requests: [{client: 198.51.100.1, path: /other, at: 2s, count: 10, expect: {status: 200}}]
+    faults: [{at: 1s, reload: later.yaml}]
+";
+    folder.write("limits.test.yaml", tests);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["test", "--watch", "limits.test.yaml"]).current_dir(folder.0.path());
+    let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    // The summary is a report's last line.
+    let mut summary =
+        || lines.find_map(|line| Some(line.unwrap()).filter(|it| it.contains(" failed")));
+    assert!(summary().unwrap().contains("0 failed"));
+    folder.write("later.yaml", &LIMITS.replace("{limit: 100,", "{limit: 9,"));
+    assert!(summary().unwrap().contains("1 failed"));
+    folder.write("limits.test.yaml", &tests.replace("count: 10", "count: 9"));
+    assert!(summary().unwrap().contains("0 failed"));
+}

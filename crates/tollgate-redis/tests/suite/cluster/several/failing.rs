@@ -1,0 +1,144 @@
+//! Requests with keys in several slots, of which one fails.
+
+use super::*;
+
+/// The call for the first shadow policy is lost, and the second policy's node does not decide
+/// either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lost_shadow_call_may_have_charged() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).timeout(SHORT)).await;
+    let (lost, unasked) = (policy("lost", 3), policy("unasked", 3));
+    let [here, there] = [0, 1].map(|node| keys(&store, is_on(node)).next().unwrap());
+    let charges = [
+        Charge::new(&lost, &here, Cost::ONE).shadow(),
+        Charge::new(&unasked, &there, Cost::ONE).shadow(),
+    ];
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+    // On a busy machine there may be time left for the second node, so it is stopped too.
+    for node in [0, 1] {
+        cluster.node(node).stop();
+    }
+    let error = store.decide(&charges).await.expect_err("no node decides in time");
+    assert!(error.may_have_charged(), "{error}");
+    for node in [0, 1] {
+        cluster.node(node).cont();
+    }
+}
+
+/// The refund happens whether the node fails or the caller gives up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn failed_node_refunds_earlier_charges() {
+    let cluster = masters();
+    // After a timeout a store reconnects, and meanwhile requests may fail immediately. The test's
+    // other caller has to wait, so it uses another store.
+    let stores = [
+        connect(builder(&cluster).timeout(SHORT)).await,
+        connect(builder(&cluster).timeout(SHORT)).await,
+    ];
+    let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
+    let key = |store: &tollgate_redis::RedisStore, node| keys(store, is_on(node)).next().unwrap();
+    let here = stores.each_ref().map(|store| key(store, 0));
+    let there = stores.each_ref().map(|store| key(store, 1));
+    let decide = |n: usize| {
+        let charges =
+            [Charge::new(&wide, &there[n], Cost::ONE), Charge::new(&narrow, &here[n], Cost::ONE)];
+        stores[n].decide(&charges)
+    };
+    for n in 0..2 {
+        assert!(decide(n).await.unwrap().is_admitted());
+    }
+    let heals = |n: usize, what: &str| {
+        let left = || {
+            let left = remaining(&stores[n], &narrow, &here[n]);
+            tokio::runtime::Handle::current().block_on(left)
+        };
+        tokio::task::block_in_place(|| {
+            until(what, Duration::from_secs(5), || (left() == 9).then_some(()));
+        });
+    };
+
+    cluster.node(1).stop();
+    let left = tokio::time::timeout(Duration::from_millis(20), decide(1)).await;
+    assert!(left.is_err(), "the caller must give up first: {left:?}");
+    heals(1, "the charge of a caller that left is refunded");
+
+    let error = decide(0).await.expect_err("a node is silent");
+    assert!(error.may_have_charged(), "{error}");
+    heals(0, "the charge at the first node is refunded");
+
+    cluster.node(1).kill();
+    let error = decide(0).await.expect_err("a node is dead");
+    heals(0, "the charge before a dead node is refunded");
+    assert!(error.is_outage());
+}
+
+/// The first slot takes most of the time, and at the second slot newer requests with later
+/// deadlines are already waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn second_slot_obeys_the_deadline() {
+    let cluster = masters();
+    let timeout = Duration::from_secs(4);
+    let store = connect(builder(&cluster).timeout(timeout).max_calls(1)).await;
+    let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let charges = [Charge::new(&wide, &there, Cost::ONE), Charge::new(&narrow, &here, Cost::ONE)];
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+
+    cluster.node(0).stop();
+    cluster.node(1).stop();
+    let asked = {
+        let (store, charges) =
+            (store.clone(), charges.map(|it| (it.policy.clone(), it.key.clone())));
+        tokio::spawn(async move {
+            let charges =
+                charges.each_ref().map(|(policy, key)| Charge::new(policy, key, Cost::ONE));
+            store.decide(&charges).await
+        })
+    };
+    tokio::time::sleep(timeout / 2).await;
+    let mut others = JoinSet::new();
+    for _ in 0..4 {
+        others.spawn(store.decide(&charges[..1]));
+    }
+    tokio::time::sleep(timeout / 20).await;
+    cluster.node(0).cont();
+    let answer = asked.await.unwrap();
+    assert!(answer.is_err(), "{answer:?}");
+    // With those requests' deadline it would end with them, two seconds later.
+    assert!(others.try_join_next().is_none());
+    cluster.node(1).cont();
+    others.join_all().await;
+}
+
+/// A queued charge cannot be refunded if other requests are behind it. Its caller must not be told
+/// that it was not charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn unrefundable_charge_is_reported() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let queue = |name, limit| Policy::leaky_bucket(name, Quota::per_hour(limit)).unwrap();
+    let (first, second) = (queue("first", 1_000), queue("second", 2_000));
+    // The node rejects writes with an immediate error.
+    cluster.node(1).cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut requests = JoinSet::new();
+    for n in 0..200 {
+        let (store, first, second) = (store.clone(), first.clone(), second.clone());
+        let (here, there) = (here.clone(), there.clone());
+        requests.spawn(async move {
+            let charges =
+                [Charge::new(&first, &here, Cost::ONE), Charge::new(&second, &there, Cost::ONE)];
+            let answer = store.decide(&charges[..1 + n % 2]).await;
+            match answer {
+                Ok(verdict) => u64::from(verdict.is_admitted()),
+                Err(error) => u64::from(error.may_have_charged()),
+            }
+        });
+    }
+    let most: u64 = requests.join_all().await.into_iter().sum();
+    let used = 1_000 - remaining(&store, &first, &here).await;
+    assert!(used <= most, "{used} were charged, and {most} knew that they might be");
+}

@@ -42,6 +42,7 @@ impl Charges {
     }
 
     /// Removes all charges.
+    #[inline(always)]
     pub fn clear(&mut self) {
         self.list.clear();
     }

@@ -79,9 +79,9 @@ impl<C: Clock> Inner<C> {
             return Ok(Verdict::new(admitted, now, decisions));
         }
         let admitted = match charges {
-            [one] => self.admit_new([one]),
-            [one, two] => self.admit_new([one, two]),
-            [one, two, three] => self.admit_new([one, two, three]),
+            [_] => self.admit_new::<1>(charges),
+            [_, _] => self.admit_new::<2>(charges),
+            [_, _, _] => self.admit_new::<3>(charges),
             _ => None,
         };
         admitted.map_or_else(|| self.decide_all(charges), Ok)

@@ -26,13 +26,13 @@ impl<C: Clock> Inner<C> {
         &self,
         charges: &[Charge<'_>; N],
     ) -> Option<Decided<N>> {
-        if !is_simple(charges.each_ref()) {
+        if !is_simple(charges) {
             return None;
         }
-        let located = charges.each_ref().map(|charge| self.locate(charge.policy, charge.key));
+        let located = self.locate_all(charges);
         // Reading the clock takes as long as the lock, and the processor does both at once.
         let read = self.clock.now();
-        let mut shards = self.lock(located.map(|(_, shard)| shard));
+        let mut shards = self.lock(&located);
         let now = shards.enter(read, &self.clock);
         let mut decisions = [const { Decision::undecided(0) }; N];
         let mut places = [TablePlace::default(); N];
@@ -67,19 +67,20 @@ impl<C: Clock> Inner<C> {
     /// [`decide_all`](Self::decide_all) for a reason other than its new keys.
     // Not inlined, because a client's first request is rarer than its later ones.
     #[inline(never)]
-    pub(crate) fn admit_new<const N: usize>(&self, charges: [&Charge<'_>; N]) -> Option<Verdict> {
+    pub(crate) fn admit_new<const N: usize>(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
+        let charges: &[Charge<'_>; N] = charges.try_into().ok()?;
         // A penalty is not charged before a response.
         if !is_simple(charges) || charges.iter().any(|it| it.policy.is_penalty()) {
             return None;
         }
-        let located = charges.map(|charge| self.locate(charge.policy, charge.key));
+        let located = self.locate_all(charges);
         let read = self.clock.now();
-        let mut shards = self.lock(located.map(|(_, shard)| shard));
+        let mut shards = self.lock(&located);
         let now = shards.enter(read, &self.clock);
         let mut decisions = [const { Decision::undecided(0) }; N];
         let mut places = [const { Place::New(0) }; N];
         let is_admitted = (0..N).all(|n| {
-            let (charge, hash) = (charges[n], located[n].0);
+            let (charge, hash) = (&charges[n], located[n].0);
             let known = shards.of(n).own.assess(charge, hash, now);
             let found = match known {
                 Some((place, decision)) => Some((Place::Known(place), decision)),
@@ -92,7 +93,7 @@ impl<C: Clock> Inner<C> {
             (places[n], decisions[n]) = found;
             decisions[n].allows() || !charge.enforce
         });
-        for (n, charge) in charges.into_iter().enumerate() {
+        for (n, charge) in charges.iter().enumerate() {
             let shard = shards.of_mut(n);
             shard.finish();
             if is_admitted && decisions[n].allows() && charge.cost > Cost::ZERO {
@@ -105,16 +106,27 @@ impl<C: Clock> Inner<C> {
         is_admitted.then(|| Verdict::new(true, now, decisions))
     }
 
-    /// Locks these shards in index order, so requests cannot deadlock.
+    /// Each key's hash and shard.
+    // A loop, because the closure of `map` would be called instead of inlined.
     #[inline(always)]
-    fn lock<const N: usize>(&self, shards: [usize; N]) -> Locked<'_, N> {
+    fn locate_all<const N: usize>(&self, charges: &[Charge<'_>; N]) -> [(u64, usize); N] {
+        let mut located = [(0, 0); N];
+        for n in 0..N {
+            located[n] = self.locate(charges[n].policy, charges[n].key);
+        }
+        located
+    }
+
+    /// Locks the located shards in index order, so requests cannot deadlock.
+    #[inline(always)]
+    fn lock<const N: usize>(&self, located: &[(u64, usize); N]) -> Locked<'_, N> {
         let mut order: [usize; N] = array::from_fn(|n| n);
-        order.sort_unstable_by_key(|&n| shards[n]);
+        order.sort_unstable_by_key(|&n| located[n].1);
         let mut locked = Locked { guards: [const { None }; N], owner: order };
         let mut owner = order[0];
         for n in order {
-            if locked.guards[owner].is_none() || shards[n] != shards[owner] {
-                locked.guards[n] = Some(self.shards[shards[n]].lock());
+            if locked.guards[owner].is_none() || located[n].1 != located[owner].1 {
+                locked.guards[n] = Some(self.shards[located[n].1].lock());
                 owner = n;
             }
             locked.owner[n] = owner;
@@ -187,14 +199,14 @@ fn deny<const N: usize>(
 
 /// Whether a request's charges do not depend on one another, except that all are made or none.
 #[inline(always)]
-fn is_simple<const N: usize>(charges: [&Charge<'_>; N]) -> bool {
+fn is_simple<const N: usize>(charges: &[Charge<'_>; N]) -> bool {
     let is_special = |it: &Charge<'_>| !it.is_plain() || (N > 1 && it.policy.counts_denials());
-    !charges.into_iter().any(is_special) && !may_repeat_a_policy(charges)
+    !charges.iter().any(is_special) && !may_repeat_a_policy(charges)
 }
 
 /// Whether two charges may have the same policy. Different names rarely have the same hash.
 #[inline(always)]
-fn may_repeat_a_policy<const N: usize>(charges: [&Charge<'_>; N]) -> bool {
+fn may_repeat_a_policy(charges: &[Charge<'_>]) -> bool {
     let same = |a: &Charge<'_>, b: &Charge<'_>| a.policy.name_hash() == b.policy.name_hash();
     charges.iter().enumerate().any(|(n, charge)| charges[..n].iter().any(|b| same(charge, b)))
 }

@@ -66,8 +66,13 @@ impl PolicyTables {
     #[inline(always)]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
         let name = policy.name_hash();
-        let known = |(index, other): (usize, &u64)| *other == name && self.is_of(index, policy);
-        self.names.iter().enumerate().position(known)
+        // The closure of an iterator would be called instead of inlined.
+        for (index, other) in self.names.iter().enumerate() {
+            if *other == name && self.is_of(index, policy) {
+                return Some(index);
+            }
+        }
+        None
     }
 
     /// Whether a table has this policy's states.

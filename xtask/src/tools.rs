@@ -21,6 +21,7 @@ const PROGRAMS: [Program<'static>; 16] = [
     // Installs cargo-nextest if it is missing.
     ("pip3", "python3-pip"),
     ("node", "nodejs"),
+    ("go", "golang-go"),
     ("redis-server", "redis-server"),
     ("nginx", "nginx"),
     ("haproxy", "haproxy"),

@@ -310,12 +310,20 @@ async fn documented_programs_run() {
     fs::write(folder.path().join("limits.yaml"), file).unwrap();
     let gateway = Gateway::start_with(folder, "limits.yaml");
     let address = gateway.fronts["decisionApi"].to_string();
+    let programs = TempDir::new().unwrap();
     for (head, program, flag, said) in [
         ("```sh test=curl", "sh", "-c", "\"allowed\":true"),
         ("```python test=python3", "python3", "-c", "'returned', 'units': 2"),
         ("```js test=node", "node", "-e", "go"),
+        ("```go test=go", "go", "run", "allowed: true"),
     ] {
-        let text = block(head).replace("127.0.0.1:8084", &address);
+        let mut text = block(head).replace("127.0.0.1:8084", &address);
+        if program == "go" {
+            // It has no option for a program's text.
+            let path = programs.path().join("main.go");
+            fs::write(&path, text).unwrap();
+            text = path.display().to_string();
+        }
         let output = Command::new(program).args([flag, &text]).output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && told.contains(said), "{program}: {output:?}");

@@ -127,16 +127,18 @@ impl QuotaMembers {
     }
 }
 
-/// Returns the body of a [`Status`](crate::layer::Status): each policy with the members of a
-/// problem.
+/// Returns the body of a [`Status`](crate::layer::Status): each policy with the time of its decision
+/// and the requests to which it applies, as the members of a problem.
 pub(crate) fn standings<'a>(
-    decided_at: Timestamp,
-    policies: impl Iterator<Item = ShownPolicy<'a>>,
+    policies: impl Iterator<Item = (Timestamp, ShownPolicy<'a>, &'a [String])>,
 ) -> String {
-    let standing = |shown: ShownPolicy<'a>| {
+    let standing = |(decided_at, shown, applies_to): (Timestamp, ShownPolicy<'a>, &[String])| {
         let ((fields, decision, _), quota) = (shown, QuotaMembers::of(decided_at, shown));
         let mut json = JsonMembers::with_capacity(160);
         json.text("policy", fields.policy().name());
+        if !applies_to.is_empty() {
+            json.texts("applies_to", &applies_to.iter().map(String::as_str).collect::<Vec<_>>());
+        }
         if fields.is_penalty() {
             // A penalty is shown only while it blocks, and a block has no quota.
             json.flag("blocked", true);

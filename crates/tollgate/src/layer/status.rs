@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use tollgate_core::{Charge, Cost, Outcome, Source, Store, StoreError, Verdict};
-use tollgate_engine::{AppliedLimit, Forecast, TierIndex};
+use tollgate_engine::{AppliedLimit, Forecast, Limits, TierIndex};
 use tower_service::Service;
 
 use super::admit::{apply, is_on_allowlist};
@@ -19,9 +19,9 @@ use super::look_ups::LookUps;
 use super::respond::{self, OwnResponse};
 use super::service::RateLimitLayer;
 use super::state::{Http, LayerState};
-use crate::RequestHead;
 use crate::denial::{Denial, problem_response, standings};
 use crate::headers::{self, ShownPolicy};
+use crate::{Limit, RequestHead};
 
 /// A service that shows callers where they stand: their limits, with the remaining units and the
 /// time of the reset, also if the units are used up. It charges nothing.
@@ -60,12 +60,58 @@ use crate::headers::{self, ShownPolicy};
 /// * While the store cannot decide, the response is a 503.
 ///
 /// The status itself has no limit and calls the store for each request, like a denied request does.
-pub struct Status<St>(Arc<LayerState<St>>);
+///
+/// # Several layers
+///
+/// [`and`](Self::and) adds the limits of another layer, for example of a single route.
+/// [`showing`](Self::showing) chooses the limits to show and names the requests to which each
+/// applies. The headers contain at most the first 64 limits, as many as a layer can have.
+///
+/// ```
+/// use tollgate::{Quota, RateLimitLayer};
+///
+/// let all = RateLimitLayer::per_ip(Quota::per_minute(60))?;
+/// let search = RateLimitLayer::global(Quota::per_second(10))?;
+/// let of_search = search.status().showing(|_| Some(vec!["GET /search".to_owned()]));
+/// let status = all.status().and(of_search);
+/// # let _ = status;
+/// # Ok::<(), tollgate::layer::LayerError>(())
+/// ```
+pub struct Status<St>(Arc<[Part<St>]>);
+
+/// What the status shows of one layer.
+struct Part<St> {
+    layer: Arc<LayerState<St>>,
+    /// For each of the layer's limits, the requests to which it applies. `None` hides the limit.
+    shown: Arc<[Option<Vec<String>>]>,
+}
 
 impl<St: Store, M> RateLimitLayer<St, M> {
     /// Returns a service that shows callers their limits without charging them.
     pub fn status(&self) -> Status<St> {
-        Status(Arc::clone(&self.state))
+        let layer = Arc::clone(&self.state);
+        let shown = layer.face.limits.iter().map(|_| Some(Vec::new())).collect();
+        Status([Part { layer, shown }].into())
+    }
+}
+
+impl<St: Store> Status<St> {
+    /// Also shows what `other` shows. The headers and denials follow this status's first layer.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0.iter().chain(&*other.0).cloned().collect())
+    }
+
+    /// Chooses the limits to show: `None` hides a limit. If the list is not empty, the limit's entry
+    /// contains it as `"applies_to":["GET /search"]`.
+    #[must_use]
+    pub fn showing(self, mut choose: impl FnMut(&Limit) -> Option<Vec<String>>) -> Self {
+        let part = |Part { layer, shown }: &Part<St>| {
+            let limits = layer.face.limits.iter().zip(&**shown);
+            let shown = limits.map(|(it, shown)| shown.as_ref().and_then(|_| choose(&it.limit)));
+            Part { layer: Arc::clone(layer), shown: shown.collect() }
+        };
+        Self(self.0.iter().map(part).collect())
     }
 }
 
@@ -79,84 +125,129 @@ impl<St: Store, B> Service<Request<B>> for Status<St> {
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (layer, parts) = (Arc::clone(&self.0), request.into_parts().0);
+        let (parts, request) = (Arc::clone(&self.0), request.into_parts().0);
         Box::pin(async move {
-            let response = respond(&layer, &parts).await.unwrap_or_else(|response| *response);
-            let is_head = parts.method == Method::HEAD;
+            let response = respond(&parts, &request).await.unwrap_or_else(|response| *response);
             // The bodies are JSON or text.
-            let text = |body: Bytes| String::from_utf8_lossy(&body).into_owned();
-            Ok(response.map(|body| if is_head { String::new() } else { text(body) }))
+            let mut response = response.map(|body| String::from_utf8_lossy(&body).into_owned());
+            if request.method == Method::HEAD {
+                let length = HeaderValue::from(std::mem::take(response.body_mut()).len());
+                response.headers_mut().insert(CONTENT_LENGTH, length);
+            }
+            Ok(response)
         })
     }
 }
 
 /// # Errors
-/// The response to a caller without a key, on the blocklist, or with another method.
+/// The response to a caller without a key, on the blocklist, or with another method, and while the
+/// store cannot decide.
 async fn respond<St: Store>(
-    layer: &LayerState<St>,
-    parts: &Parts,
+    parts: &[Part<St>],
+    request: &Parts,
 ) -> Result<Response<Bytes>, OwnResponse> {
-    if !matches!(parts.method, Method::GET | Method::HEAD) {
+    if !matches!(request.method, Method::GET | Method::HEAD) {
         return Err(Box::new(wrong_method()));
     }
-    let mut look_ups = None;
-    let applied = loop {
-        let applied = applied(&layer.face, &RequestHead::of_parts(parts), &mut look_ups)?;
-        match look_ups.take_if(|look_ups| look_ups.is_pending()) {
-            Some(pending) => look_ups = Some(pending.wait().await),
-            None => break applied,
-        }
-    };
-    if applied.is_empty() {
-        return Ok(shown(&layer.face, &applied, None));
+    let mut all = Vec::with_capacity(parts.len());
+    for part in parts {
+        all.push(part.applied(request).await?);
     }
-    let charges: Vec<Charge<'_>> =
-        applied.iter().map(|applied| Forecast::question(&layer.limits, applied)).collect();
-    Ok(match layer.store.decide(&charges).await {
-        Ok(verdict) => shown(&layer.face, &applied, Some(&verdict)),
-        Err(error) => unavailable(&layer.face, &applied, &error),
-    })
-}
-
-/// The limits that the caller may see, as for a request that costs 1.
-fn applied(
-    http: &Http,
-    head: &RequestHead<'_>,
-    look_ups: &mut Option<Box<LookUps>>,
-) -> Result<Vec<AppliedLimit>, OwnResponse> {
-    if let Some(lists) = &http.options.access
-        && is_on_allowlist(http, lists, head)?
-    {
-        return Ok(Vec::new());
-    }
-    let tier = http.tiers.as_ref().map_or_else(TierIndex::default, |tiers| tiers.of(head));
-    let mut all = Vec::new();
-    for (number, compiled) in (0..).zip(&http.limits) {
-        let limit = &compiled.limit;
-        if limit.is_shadow() || limit.hides_headers || !limit.applies_to_client(head) {
-            continue;
-        }
-        let applied = apply(http, (number, compiled), tier, head, look_ups)?;
-        all.extend(applied.map(|applied| AppliedLimit { cost: Cost::ONE, ..applied }));
-    }
-    Ok(all)
-}
-
-fn shown(http: &Http, applied: &[AppliedLimit], verdict: Option<&Verdict>) -> Response<Bytes> {
-    let decisions = verdict.into_iter().flat_map(|verdict| verdict.decisions());
-    let policies = applied.iter().zip(decisions).map(|(applied, decision)| -> ShownPolicy<'_> {
-        (http.fields(applied), decision, applied.cost)
+    // Every store is called before the first reply is awaited, so calls to Redis share a round trip.
+    let calls = parts.iter().zip(&all).map(|(part, applied)| {
+        let limits = &part.layer.limits;
+        let charges: Vec<Charge<'_>> =
+            applied.iter().map(|applied| Forecast::question(limits, applied)).collect();
+        (!charges.is_empty()).then(|| part.layer.store.decide(&charges))
     });
-    let policies = policies.filter(|(fields, decision, _)| {
+    let calls: Vec<_> = calls.collect();
+    let mut verdicts = Vec::with_capacity(calls.len());
+    for ((part, applied), call) in parts.iter().zip(&all).zip(calls) {
+        let Some(call) = call else {
+            verdicts.push(None);
+            continue;
+        };
+        match call.await {
+            Ok(verdict) => verdicts.push(Some(verdict)),
+            Err(error) => return Err(Box::new(unavailable(&part.layer.face, applied, &error))),
+        }
+    }
+    Ok(shown(parts, &all, &verdicts))
+}
+
+impl<St: Store> Part<St> {
+    /// The limits that the caller may see, as for a request that costs 1.
+    async fn applied(&self, request: &Parts) -> Result<Vec<AppliedLimit>, OwnResponse> {
+        let mut look_ups = None;
+        loop {
+            let applied = self.apply(&RequestHead::of_parts(request), &mut look_ups)?;
+            match look_ups.take_if(|look_ups: &mut Box<LookUps>| look_ups.is_pending()) {
+                Some(pending) => look_ups = Some(pending.wait().await),
+                None => return Ok(applied),
+            }
+        }
+    }
+
+    fn apply(
+        &self,
+        head: &RequestHead<'_>,
+        look_ups: &mut Option<Box<LookUps>>,
+    ) -> Result<Vec<AppliedLimit>, OwnResponse> {
+        let http = &self.layer.face;
+        if let Some(lists) = &http.options.access
+            && is_on_allowlist(http, lists, head)?
+        {
+            return Ok(Vec::new());
+        }
+        let tier = http.tiers.as_ref().map_or_else(TierIndex::default, |tiers| tiers.of(head));
+        let mut all = Vec::new();
+        for ((number, compiled), shown) in (0..).zip(&http.limits).zip(&*self.shown) {
+            let limit = &compiled.limit;
+            let is_hidden = limit.is_shadow() || limit.hides_headers || shown.is_none();
+            if is_hidden || !limit.applies_to_client(head) {
+                continue;
+            }
+            let applied = apply(http, (number, compiled), tier, head, look_ups)?;
+            all.extend(applied.map(|applied| AppliedLimit { cost: Cost::ONE, ..applied }));
+        }
+        Ok(all)
+    }
+
+    fn applies_to(&self, applied: &AppliedLimit) -> &[String] {
+        self.shown[usize::from(applied.limit)].as_deref().unwrap_or_default()
+    }
+}
+
+fn shown<St>(
+    parts: &[Part<St>],
+    all: &[Vec<AppliedLimit>],
+    verdicts: &[Option<Verdict>],
+) -> Response<Bytes>
+where
+    St: Store,
+{
+    let decided = parts.iter().zip(all).zip(verdicts).flat_map(|((part, applied), verdict)| {
+        let at = verdict.as_ref().map(Verdict::decided_at).unwrap_or_default();
+        let decisions = verdict.iter().flat_map(Verdict::decisions);
+        applied.iter().zip(decisions).map(move |(applied, decision)| {
+            let policy: ShownPolicy<'_> = (part.layer.face.fields(applied), decision, applied.cost);
+            (at, policy, part.applies_to(applied))
+        })
+    });
+    let decided = decided.filter(|(_, (fields, decision, _), _)| {
         fields.is_shown(decision) && decision.outcome != Outcome::Undecided
     });
-    let at = verdict.map(Verdict::decided_at).unwrap_or_default();
-    let mut response = Response::new(Bytes::from(standings(at, policies.clone())));
+    let mut response = Response::new(Bytes::from(standings(decided.clone())));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    http.options.headers.write(headers, at, false, policies);
-    if verdict.is_some_and(|verdict| verdict.source() == Source::Local) {
+    if let Some(first) = parts.first() {
+        // The decisions of several layers differ by less than a millisecond.
+        let at = decided.clone().map(|(at, ..)| at).max().unwrap_or_default();
+        let policies = decided.map(|(_, policy, _)| policy).take(Limits::MAX);
+        first.layer.face.options.headers.write(headers, at, false, policies);
+    }
+    if verdicts.iter().flatten().any(|verdict| verdict.source() == Source::Local) {
         headers.insert(headers::X_RATELIMIT_REASON, headers::REDUCED);
     }
     response
@@ -183,9 +274,16 @@ impl<St> Clone for Status<St> {
     }
 }
 
+impl<St> Clone for Part<St> {
+    fn clone(&self) -> Self {
+        Self { layer: Arc::clone(&self.layer), shown: Arc::clone(&self.shown) }
+    }
+}
+
 impl<St> fmt::Debug for Status<St> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits: Vec<_> = self.0.face.limits.iter().map(|it| &it.limit).collect();
+        let layers = self.0.iter().map(|part| &part.layer.face);
+        let limits: Vec<_> = layers.flat_map(|http| &http.limits).map(|it| &it.limit).collect();
         f.debug_struct("Status").field("limits", &limits).finish_non_exhaustive()
     }
 }

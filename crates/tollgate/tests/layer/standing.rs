@@ -134,6 +134,8 @@ async fn callers_without_a_key_are_denied() {
     assert_eq!(limits(&passes).await, json!([]));
     let head = standing(&passes, request(Method::HEAD, "/")).await;
     assert_eq!((head.status().as_u16(), head.body().len()), (200, 0));
+    let length = r#"{"limits":[]}"#.len().to_string();
+    assert_eq!(field(head.headers(), "content-length"), Some(length));
     let post = standing(&passes, request(Method::POST, "/")).await;
     assert_eq!(post.status(), 405);
     assert_eq!(field(post.headers(), "allow").as_deref(), Some("GET, HEAD"));
@@ -149,6 +151,30 @@ async fn status_needs_the_store() {
     assert_eq!(answer.status(), 503);
     assert!(field(answer.headers(), "retry-after").is_some());
     assert_eq!(json(answer).await["code"], "temporary-reduced-capacity");
+}
+
+/// Each layer's store answers for its own limits, also if both layers have a policy of the same name.
+#[tokio::test]
+async fn status_shows_several_layers() {
+    let per_ip = |limit| tollgate::RateLimitLayer::per_ip(Quota::per_minute(limit)).unwrap();
+    let (all, search) = (per_ip(9), per_ip(5));
+    assert_eq!(ask(&search.layer(hello()), get()).await.status(), 200);
+    let of_search = search.status().showing(|_| Some(vec!["GET /search".to_owned()]));
+    let shown = limits(&all.status().and(of_search.clone())).await;
+    let numbers = |limit: &Value| {
+        (limit["remaining"].as_u64(), limit.get("applies_to").map(ToString::to_string))
+    };
+    let shown: Vec<_> = shown.as_array().unwrap().iter().map(numbers).collect();
+    assert_eq!(shown, [(Some(9), None), (Some(4), Some(r#"["GET /search"]"#.to_owned()))]);
+    // The headers are as short as a single layer's.
+    let many = (0..100).fold(Status::default(), |status, _| status.and(&of_search));
+    let answer = standing(&many, get()).await;
+    let named = field(answer.headers(), "ratelimit").unwrap().matches("client").count();
+    assert_eq!((named, json(answer).await["limits"].as_array().unwrap().len()), (64, 100));
+    // A hidden limit stays hidden.
+    let hidden = of_search.showing(|limit| (limit.policy().name() != "client").then(Vec::new));
+    let hidden = hidden.showing(|_| Some(Vec::new()));
+    assert_eq!(limits(&hidden).await, json!([]));
 }
 
 /// The layer is not around the status, so that a client without units can still ask.

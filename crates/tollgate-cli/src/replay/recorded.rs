@@ -309,6 +309,7 @@ fn find<'a>(
             Found::Forbidden(name(route), Reason::DeniedSubject)
         }
         Err(Refused::Ambiguous(route)) => Found::Forbidden(&route.name, Reason::AmbiguousKey),
+        Err(Refused::Status) => Found::Free("(the client's limits)", Some(StatusCode::OK)),
         Err(Refused::Ping) => Found::Free("(no route)", Some(StatusCode::NO_CONTENT)),
         Err(Refused::Fault(fault)) => {
             let name = match fault {

@@ -144,6 +144,11 @@ fn explains_requests_without_limits() {
             "--dry",
             "has no client: it gets 401 if a limit is per",
         ),
+        (
+            &with("  statusPath: /rate-limit\n"),
+            "--path //rate-limit?all",
+            "reads the client's limits, and is not charged\n",
+        ),
         (users, "--user mallory --dry", "is answered with 403: a list denies it\n"),
         (users, "--user ann --dry", "is not limited: a list allows it\n"),
         (users, "--user bob --dry", "counts for its user, in no tier"),

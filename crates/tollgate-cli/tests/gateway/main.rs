@@ -39,6 +39,7 @@ mod simulating;
 mod smuggling;
 mod soak;
 mod spellings;
+mod standing;
 mod strangers;
 mod streams;
 mod support;

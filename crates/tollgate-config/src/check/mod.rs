@@ -68,6 +68,9 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for path in &plan.exempt {
         writeln!(out, "not limited: {path}")?;
     }
+    if let Some(path) = &plan.status_path {
+        writeln!(out, "clients read their limits at {path}")?;
+    }
     for path in &*plan.grpc {
         writeln!(out, "gRPC: {path}")?;
     }

@@ -79,6 +79,8 @@ pub struct Plan {
     /// Paths that are allowed without calling the store.
     pub exempt: Vec<PathMatch>,
     pub preflights: Preflights,
+    /// The normalized path at which clients read their limits.
+    pub status_path: Option<Box<str>>,
     /// The paths of gRPC services.
     pub grpc: Arc<[PathMatch]>,
     /// The sources that may identify a client; the first that finds a client counts.
@@ -134,6 +136,11 @@ impl Plan {
             self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
         };
         is_exempt(&path.normal) && path.original.as_deref().is_none_or(is_exempt)
+    }
+
+    /// Whether clients read their limits at a normalized path.
+    pub fn is_status(&self, path: &str) -> bool {
+        self.status_path.as_deref() == Some(path)
     }
 
     pub fn reserves(&self) -> bool {

@@ -5,9 +5,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 
-use http::header::{CONNECTION, HeaderValue};
 use http::uri::Scheme;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Denial, Problem, ResponseFormat};
@@ -17,7 +16,7 @@ use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
-use tollgate_proxy::path::{PathRules, RequestPath};
+use tollgate_proxy::path::RequestPath;
 use tollgate_proxy::settings::Address;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -35,15 +34,17 @@ use super::decide::proxies::{self, TrustedProxies};
 use super::decide::settled::{Prices, Settled};
 use super::decide::token_limit::{Addresses, TooManyRefused};
 use super::edge::listener_settings::{ListenerKey, ListenerSettings};
+use super::entrance::admitted;
 use super::error::BuildError;
 use super::fronts::decision_api::DecisionApi;
 use super::fronts::rate_limits::RateLimits;
 use super::operations::access_log::AccessLog;
 use super::operations::summary::Summary;
+use super::status::StatusPages;
 use crate::trace::{self, Tracing};
 use tollgate_proxy::{
-    Admitted, Clients, Common, Connection, Failures, Fault, Forward, Meaning, Patience, ReadBody,
-    Received, RequestBody, Tunnels, Via, admit,
+    Admitted, Clients, Common, Connection, Failures, Fault, Forward, Patience, ReadBody, Received,
+    RequestBody, Tunnels, Via,
 };
 
 pub(super) struct App<St: Inspect> {
@@ -51,7 +52,8 @@ pub(super) struct App<St: Inspect> {
     pub(super) listeners: HashMap<ListenerKey, ListenerSettings>,
     routes: Vec<ReadyRoute<St>>,
     preflights: Option<Preflight<St>>,
-    identity: Identity,
+    pub(super) status: StatusPages<St>,
+    pub(super) identity: Identity,
     proxies: TrustedProxies,
     clients: Clients,
     summary: Summary,
@@ -131,6 +133,7 @@ impl<St: Inspect> App<St> {
             room: &room,
         };
         let (routes, preflights) = (builder.routes()?, builder.preflights()?);
+        let status = StatusPages::new(if plan.status_path.is_some() { &routes } else { &[] });
         let listeners = ListenerSettings::all(&plan, most)?;
         let (summary, reserves) = (persistent.summary.clone(), plan.reserves());
         // Last, because the earlier version keeps its own bounds if this version fails.
@@ -143,6 +146,7 @@ impl<St: Inspect> App<St> {
             listeners,
             routes,
             preflights,
+            status,
             identity,
             proxies,
             clients,
@@ -190,8 +194,16 @@ impl<St: Inspect> App<St> {
     ) -> Response<Body> {
         let version = request.version();
         let request = request.map(|body| RequestBody::of(version, body));
+        let request = match admitted(request, connection, received, self.plan.paths) {
+            Ok(request) => request,
+            Err(refused) => return *refused,
+        };
+        // The service answers a preflight, as for the gateway's other answers.
+        if self.plan.is_status(request.uri().path()) && !head(&request).is_preflight() {
+            return Box::pin(self.status(request)).await;
+        }
         let mut answer = self
-            .decide(request, connection, received, self.plan.paths, |route, prices| {
+            .decide(request, |route, prices| {
                 let (forward, proxies) = (route.forward.as_ref()?, &self.proxies);
                 Some(Settled { forward, proxies, prices })
             })
@@ -205,17 +217,14 @@ impl<St: Inspect> App<St> {
         answer
     }
 
-    /// Decides one request: calls the service that `admitted` returns, or answers the request
-    /// itself. If `admitted` returns no service, the answer is the one for a missing route.
+    /// Decides one request: calls the service that `service` returns, or answers the request
+    /// itself. If there is no service, the answer is the one for a missing route.
     ///
     /// The service must always be ready, because no layer waits for it.
     pub(super) async fn decide<'a, B, S>(
         &'a self,
-        mut request: Request<B>,
-        connection: &Arc<Connection>,
-        received: Option<Received>,
-        paths: PathRules,
-        admitted: impl Fn(&'a ReadyRoute<St>, Option<&'a Prices>) -> Option<S> + Send,
+        mut request: Request<Admitted<B>>,
+        service: impl Fn(&'a ReadyRoute<St>, Option<&'a Prices>) -> Option<S> + Send,
     ) -> Response<Body>
     where
         B: ReadBody,
@@ -224,33 +233,19 @@ impl<St: Inspect> App<St> {
             + Send,
         S::Future: Send,
     {
-        let Meaning { host, original, upgrade } = match admit(&mut request, paths) {
-            Ok(meaning) => meaning,
-            Err(fault) => return refuse(fault, request.version()),
-        };
         let path = request.uri().path();
         if path == "*" {
             return no_content();
         }
-        let route = match self.plan.route(host.as_ref(), path) {
+        let route = match self.plan.route(request.body().host.as_ref(), path) {
             Ok(route) => route.and_then(|route| self.routes.get(route)),
             Err(fault) => return answer_to(fault.into()),
         };
         let Some(route) = route else { return answer_to(Fault::NoRoute) };
         trace::note_route(&route.plan.name);
         let began = Instant::now();
-        let mut request = request.map(|body| Admitted {
-            body,
-            received,
-            connection: Arc::clone(connection),
-            client: None,
-            own_header: None,
-            host,
-            original,
-            upgrade,
-        });
         let allowed = self.limiter(route, &request).and_then(|limited| {
-            let inner = admitted(route, limited.as_ref().map(|limited| &limited.limiter.prices));
+            let inner = service(route, limited.as_ref().map(|limited| &limited.limiter.prices));
             Ok((limited, inner.ok_or_else(|| answer_to(Fault::NoRoute))?))
         });
         let answered = match allowed {
@@ -333,7 +328,10 @@ impl<St: Inspect> App<St> {
         }
     }
 
-    fn listed<B>(&self, request: &Request<Admitted<B>>) -> Result<Listed, Box<Response<Body>>> {
+    pub(super) fn listed<B>(
+        &self,
+        request: &Request<Admitted<B>>,
+    ) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
         };
@@ -352,7 +350,11 @@ impl<St: Inspect> App<St> {
     }
 
     /// The response to a request that is denied before any limiter.
-    fn rejected<B>(&self, denial: &Denial<'_>, request: &Request<B>) -> Box<Response<Body>> {
+    pub(super) fn rejected<B>(
+        &self,
+        denial: &Denial<'_>,
+        request: &Request<B>,
+    ) -> Box<Response<Body>> {
         tracing::debug!(reason = denial.reason().code(), "deny");
         let problem = Problem::with_members(self.plan.members.clone());
         let mut response = denial.respond(self.format(request), &problem).map(Body::from);
@@ -360,7 +362,7 @@ impl<St: Inspect> App<St> {
         Box::new(response)
     }
 
-    fn not_verified<B>(
+    pub(super) fn not_verified<B>(
         &self,
         refused: &TooManyRefused,
         request: &Request<Admitted<B>>,
@@ -385,17 +387,6 @@ struct Limited<'a, St> {
 fn path<B>(request: &Request<Admitted<B>>) -> RequestPath<'_> {
     let original = request.body().original.as_ref().map(|original| original.path().into());
     RequestPath { normal: request.uri().path().into(), original }
-}
-
-/// Answers a request with a fault. If the request's host or its end is unclear, so are the bytes
-/// that follow, and the connection is closed.
-fn refuse(fault: Fault, version: Version) -> Response<Body> {
-    let mut response = answer_to(fault);
-    let is_unclear = matches!(fault, Fault::Host | Fault::Framing | Fault::Coding | Fault::Upgrade);
-    if version <= Version::HTTP_11 && is_unclear {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
 }
 
 /// The answer to `OPTIONS *`, which works as a ping.

@@ -5,11 +5,13 @@ mod app;
 mod body;
 mod decide;
 mod edge;
+mod entrance;
 mod error;
 mod fronts;
 mod gateway;
 mod operations;
 mod planned;
+mod status;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;

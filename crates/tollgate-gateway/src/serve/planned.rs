@@ -62,6 +62,8 @@ pub enum Refused<'a> {
     Fault(Fault),
     /// `OPTIONS *`, which works as a ping.
     Ping,
+    /// The client reads its limits.
+    Status,
     /// The lists cannot be checked, because the request has several keys or tokens.
     Ambiguous(&'a Route),
 }
@@ -79,6 +81,7 @@ impl fmt::Display for Refused<'_> {
                 write!(f, "is answered with {}: {fault}", fault.status().as_u16())
             }
             Self::Ping => f.write_str("is answered with 204: `*` stands for the gateway itself"),
+            Self::Status => f.write_str("reads the client's limits, and is not charged"),
             Self::Ambiguous(_) => f.write_str(&ambiguous()),
         }
     }
@@ -142,6 +145,9 @@ impl Planned {
         let path = RequestPath { normal: head.uri.path().into(), original };
         if *path.normal == *"*" {
             return Err(Refused::Ping);
+        }
+        if !is_preflight && self.plan.is_status(&path.normal) {
+            return Err(Refused::Status);
         }
         let number = self.plan.route(meaning.host.as_ref(), &path.normal).map_err(Fault::from)?;
         let number = number.ok_or(Fault::NoRoute)?;

@@ -73,7 +73,7 @@ use crate::{Limit, RequestHead};
 /// let all = RateLimitLayer::per_ip(Quota::per_minute(60))?;
 /// let search = RateLimitLayer::global(Quota::per_second(10))?;
 /// let of_search = search.status().showing(|_| Some(vec!["GET /search".to_owned()]));
-/// let status = all.status().and(of_search);
+/// let status = all.status().and(&of_search);
 /// # let _ = status;
 /// # Ok::<(), tollgate::layer::LayerError>(())
 /// ```
@@ -98,7 +98,7 @@ impl<St: Store, M> RateLimitLayer<St, M> {
 impl<St: Store> Status<St> {
     /// Also shows what `other` shows. The headers and denials follow this status's first layer.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn and(self, other: &Self) -> Self {
         Self(self.0.iter().chain(&*other.0).cloned().collect())
     }
 
@@ -266,6 +266,13 @@ fn wrong_method() -> Response<Bytes> {
     let mut response = problem_response(StatusCode::METHOD_NOT_ALLOWED, None, what);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
+}
+
+/// Shows no limit. Add some with [`and`](Status::and).
+impl<St> Default for Status<St> {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
 }
 
 impl<St> Clone for Status<St> {

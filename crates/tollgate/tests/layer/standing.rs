@@ -160,7 +160,7 @@ async fn status_shows_several_layers() {
     let (all, search) = (per_ip(9), per_ip(5));
     assert_eq!(ask(&search.layer(hello()), get()).await.status(), 200);
     let of_search = search.status().showing(|_| Some(vec!["GET /search".to_owned()]));
-    let shown = limits(&all.status().and(of_search.clone())).await;
+    let shown = limits(&all.status().and(&of_search)).await;
     let numbers = |limit: &Value| {
         (limit["remaining"].as_u64(), limit.get("applies_to").map(ToString::to_string))
     };

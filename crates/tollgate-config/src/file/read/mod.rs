@@ -53,6 +53,7 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let exempt = paths::exempt(limiter, paths);
     let preflights = preflights::preflights(&file);
     let listen = server::listeners(root, limiter);
+    let status_path = paths::status_path(limiter, &listen);
     let forward_auth = server::forward_auth(limiter);
     if let Ok(admin) = limiter.admin.get() {
         server::check_admin(admin.address, &listen, limiter);
@@ -89,6 +90,7 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
         routes: routes?,
         exempt: exempt?,
         preflights: preflights?,
+        status_path: status_path?,
         grpc: values(limiter.grpc.items()?)?.into(),
         identity: identity.chain,
         levels: levels?,

@@ -5,7 +5,7 @@ use tollgate_engine::{Methods, PathPattern};
 
 use crate::file::format;
 use crate::file::tables::{self, PathSection, RateLimiter};
-use crate::plan::PathMatch;
+use crate::plan::{Front, Listen, PathMatch};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Either, Item, Key, Location, ValueType, all, values};
 use tollgate_proxy::path::{Ambiguous, PathRules};
@@ -122,6 +122,23 @@ pub(super) fn methods(key: &Key<Option<Vec<Item<format::Method>>>>) -> Checked<M
 pub(super) fn rules(limiter: &RateLimiter) -> Checked<PathRules> {
     let keys = limiter.paths.get()?;
     Ok(PathRules { ambiguous: keys.ambiguous.value()?, forward: keys.forward.value()? })
+}
+
+/// The path at which clients read their limits. `None` if no request to it arrives here.
+pub(super) fn status_path(
+    limiter: &RateLimiter,
+    listen: &[(Front, Listen)],
+) -> Checked<Option<Box<str>>> {
+    let key = &limiter.status_path;
+    if !listen.iter().any(|(front, _)| *front == Front::Proxy) {
+        key.no_effect("without a target", "the proxy forwards this path to its own service");
+        return Ok(None);
+    }
+    match key.value()? {
+        None => Ok(None),
+        Some(PathMatch::Pattern(PathPattern::Exact(path))) => Ok(Some(path)),
+        Some(_) => Err(key.error("the limits are at a single path", "write it without `*`")),
+    }
 }
 
 pub(super) fn exempt(limiter: &RateLimiter, rules: Checked<PathRules>) -> Checked<Vec<PathMatch>> {

@@ -162,6 +162,10 @@ section! {
         default shadow: Flag = "false",
         /// Where quotas are stored.
         default store: Either<format::Store, Store> = "memory",
+        /// The path at which clients read their limits, such as `/rate-limit`, with GET or HEAD. The
+        /// gateway answers these requests itself and charges nothing. By default the target gets
+        /// them.
+        optional status_path: format::Path,
         /// The rate limit headers in responses.
         implied headers: Headers,
         /// The content of denials.

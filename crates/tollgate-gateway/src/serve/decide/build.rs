@@ -66,6 +66,12 @@ impl<St: Inspect> ReadyRoute<St> {
         self.limiters.get(api.unwrap_or(self.plan.limits.apis.len()))?.as_ref()
     }
 
+    /// The layers for all kinds of requests: first for those that match no api.
+    pub(crate) fn limiters(&self) -> impl Iterator<Item = &RateLimitLayer<St>> {
+        let (apis, others) = self.limiters.split_at(self.plan.limits.apis.len());
+        others.iter().chain(apis).flatten().map(|limiter| &limiter.layer)
+    }
+
     /// The layers for all kinds of requests, unless an earlier route has the same.
     pub(crate) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         let own = (!self.shares_limiters).then_some(&self.limiters);

@@ -33,6 +33,7 @@ use tower_service::Service;
 use super::nginx::{AUTH_REQUEST, pass_through_nginx};
 use crate::serve::app::App;
 use crate::serve::body::Body;
+use crate::serve::entrance::admitted;
 use crate::serve::operations::access_log::{AccessLog, AccessLogEntry};
 use tollgate_proxy::Connection;
 
@@ -80,7 +81,10 @@ async fn decide<St: Inspect, B>(
     };
     let entry = log.begin(&request, &connection);
     let paths = PathRules { forward: Forwarded::Unchanged, ..app.plan.paths };
-    let answer = app.decide(request, &Arc::new(connection), None, paths, |_, _| Some(Allow)).await;
+    let answer = match admitted(request, &Arc::new(connection), None, paths) {
+        Ok(request) => app.decide(request, |_, _| Some(Allow)).await,
+        Err(refused) => *refused,
+    };
     if let Some(entry) = &entry {
         entry.answered(&answer);
     }

@@ -207,7 +207,7 @@ impl RedisStatus {
 /// `GET /status/{policy}/{subject}`.
 #[derive(Debug, Serialize)]
 pub(super) struct SubjectStatus {
-    policy: String,
+    pub(super) policy: String,
     tier: Option<String>,
     limit: u64,
     remaining: u64,
@@ -231,6 +231,12 @@ impl SubjectStatus {
             source: name(source),
         }
     }
+}
+
+/// `GET /subjects/{subject}`.
+#[derive(Debug, Serialize)]
+pub(super) struct SubjectPolicies {
+    pub(super) policies: Vec<SubjectStatus>,
 }
 
 /// The body of `POST /status/{policy}/{subject}`.

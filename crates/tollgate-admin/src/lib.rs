@@ -12,6 +12,7 @@
 //! | `GET /metrics` | metrics for Prometheus, with [`AdminBuilder::metrics`] | no |
 //! | `GET /top` | the most denied clients | yes |
 //! | `GET /status/{policy}/{subject}` | a client's remaining units, without a charge | yes |
+//! | `GET /subjects/{subject}` | the same for all policies that can name the client | yes |
 //! | `DELETE /status/{policy}/{subject}` | resets the client's used units | yes |
 //! | `POST /status/{policy}/{subject}` | settles a charge | yes |
 //!
@@ -57,6 +58,7 @@ mod problem;
 mod reports;
 mod routes;
 mod state;
+mod subjects;
 
 use std::fmt;
 use std::future::Future;

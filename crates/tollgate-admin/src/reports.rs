@@ -117,3 +117,8 @@ pub(super) async fn peek(
         }
     }
 }
+
+/// Whether the limit has its own quota for this tier.
+pub(super) fn has_tier(limit: &Limit, tier: &Tier) -> bool {
+    limit.tiers().any(|(name, _)| name == tier)
+}

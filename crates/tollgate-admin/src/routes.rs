@@ -21,12 +21,13 @@ use super::answers::{Settle, Settled, SubjectStatus, Top, json};
 use super::peers::EVENTS;
 use super::problem::Problem;
 use super::state::State;
-use super::{events, page, peers, reports};
+use super::{events, page, peers, reports, subjects};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
         .route("/status", get(all))
         .route("/status/{policy}/{*subject}", get(read).delete(reset).post(settle))
+        .route("/subjects/{*subject}", get(subjects::read))
         .route("/top", get(top))
         .route(EVENTS, get(stream))
         .route("/metrics", get(metrics))
@@ -174,7 +175,7 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
             let tier = match parameter(uri, "tier") {
                 Some(asked) => Some(known_tier(limits[limit], &asked)?),
                 // A tier without a quota here has no effect.
-                None => layer.tier_of(&name).filter(|tier| has_tier(limits[limit], tier)),
+                None => layer.tier_of(&name).filter(|tier| reports::has_tier(limits[limit], tier)),
             };
             return Ok(Found { layer, limit, key, tier });
         }
@@ -193,13 +194,9 @@ fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     parameters.find_map(|(key, value)| (key == name).then_some(value))
 }
 
-fn has_tier(limit: &Limit, tier: &Tier) -> bool {
-    limit.tiers().any(|(name, _)| name == tier)
-}
-
 fn known_tier(limit: &Limit, asked: &str) -> Result<Tier, Problem> {
     let tier = Tier::from(asked.to_owned());
-    if has_tier(limit, &tier) {
+    if reports::has_tier(limit, &tier) {
         return Ok(tier);
     }
     let detail = "This policy has no quota for this tier. /status lists its tiers.";

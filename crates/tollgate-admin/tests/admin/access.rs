@@ -47,6 +47,7 @@ async fn subjects_and_changes_need_the_token() {
         ("DELETE", "/status/all/global"),
         ("POST", "/status/all/global"),
         ("GET", "/status/no-such/global"),
+        ("GET", "/subjects/global"),
         ("GET", "/top"),
     ] {
         for wrong in [

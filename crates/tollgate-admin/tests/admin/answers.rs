@@ -214,6 +214,7 @@ async fn documented_responses_match() {
     for (heading, path) in [
         ("GET /status", "/status"),
         ("GET /status/{policy}/{subject}", "/status/global/global"),
+        ("GET /subjects/{subject}", "/subjects/ip:192.0.2.1"),
         ("GET /top", "/top"),
     ] {
         let (code, body) = operate(&admin, "GET", path, "").await;

@@ -206,3 +206,44 @@ async fn query_is_form_encoded() {
         assert_eq!(operate(&admin, "GET", &format!("/top?{query}"), "").await.0, code, "{query}");
     }
 }
+
+/// Two layers share a policy. No answer charges.
+#[tokio::test]
+async fn subject_is_found_under_all_policies() {
+    let (_, store) = memory();
+    let key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-7f3a"]));
+    let each = || Limit::new(log("each", 5), ClientIp::peer());
+    let of_key = Limit::new(log("key", 7), key).on_missing_key(OnMissingKey::Pass);
+    let one = layer(&store, [each(), Limit::global(log("all", 9))]);
+    let two = layer(&store, [each(), of_key, Limit::new(log("more", 3), ClientIp::peer())]);
+    let service = one.layer(hello());
+    let admin = Admin::builder().token(TOKEN).layer(&one).layer(&two).build().unwrap();
+    assert_eq!(status(&service).await, 200);
+    for (subject, expected) in [
+        ("ip:192.0.2.1", &[("each", 5, 4), ("more", 3, 3)][..]),
+        ("ip:192.0.2.2", &[("each", 5, 5), ("more", 3, 3)]),
+        ("api-key:k-7f3a", &[("key", 7, 7)]),
+        ("global", &[("all", 9, 8)]),
+    ] {
+        for _ in 0..2 {
+            let (code, body) = operate(&admin, "GET", &format!("/subjects/{subject}"), "").await;
+            assert_eq!(code, 200, "{subject}");
+            let read = |policy: &serde_json::Value| {
+                let number = |name: &str| policy[name].as_u64().unwrap();
+                (
+                    policy["policy"].as_str().unwrap().to_owned(),
+                    number("limit"),
+                    number("remaining"),
+                )
+            };
+            let read: Vec<_> = body["policies"].as_array().unwrap().iter().map(read).collect();
+            let read: Vec<_> =
+                read.iter().map(|(name, limit, left)| (&**name, *limit, *left)).collect();
+            assert_eq!(read, expected, "{subject}");
+        }
+    }
+    for (subject, expected) in [("user:alice", 404), ("nobody", 400)] {
+        let (code, _) = operate(&admin, "GET", &format!("/subjects/{subject}"), "").await;
+        assert_eq!(code, expected, "{subject}");
+    }
+}

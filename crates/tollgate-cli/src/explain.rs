@@ -200,11 +200,14 @@ fn write_client(out: &mut String, plan: &Plan, client: &ClientIdentity) -> Resul
 
 fn write_groups(out: &mut String, plan: &Plan, client: &ClientIdentity) {
     let formatter = SubjectFormatter::new(SubjectFormat::Clear);
-    for (number, level) in plan.levels.iter().enumerate() {
+    for (number, level) in plan.levels.iter().enumerate().filter(|(_, it)| !it.is_combined()) {
         let name = &level.name;
         let _ = match client.subject_of(Whose::Group(number)) {
             Ok(Some(group)) => {
                 writeln!(out, "its {name} is {}", formatter.format(&group.key, group.kind))
+            }
+            Ok(None) if level.reads_body(&plan.levels) => {
+                writeln!(out, "its {name} is in the body")
             }
             Ok(None) => writeln!(out, "has no {name}"),
             Err(_) => writeln!(out, "has several values for its {name}"),
@@ -230,6 +233,10 @@ fn write_limits(
         let _ = check::write_limit(out, plan, &what, limit);
         if limit.policy().is_some() && limit.quotas_in(tier).next().is_none() {
             let _ = writeln!(out, "    which does not apply in this tier");
+        }
+        if plan.reads_body(limit) {
+            let _ = writeln!(out, "    which is not decided here, because it depends on the body");
+            continue;
         }
         if let (Whose::Group(level), Ok(None)) = (limit.whose, client.subject_of(limit.whose)) {
             let level = plan.levels.get(level).map_or("group", |level| &level.name);

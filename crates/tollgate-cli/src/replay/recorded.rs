@@ -32,12 +32,13 @@ use tollgate_replay::{
 use super::client_name::Name;
 
 /// The replay's assumptions about information that logs lack.
-pub(super) const ASSUMPTIONS: [&str; 10] = [
+pub(super) const ASSUMPTIONS: [&str; 11] = [
     "the address in the log is the connection's; forwarding headers count if the log has them",
     "a user in the log has a valid token; tokens and API keys in logged headers are \
      verified as of today",
     "a line without the claim, the API key or the header of a level's group is not limited by \
      that level",
+    "no line has a body, so limits by a field of the body do not apply",
     "a line without a host matches only routes without hosts",
     "an OPTIONS request is a CORS preflight",
     "a response without a duration finishes immediately",

@@ -106,6 +106,23 @@ fn explains_levels() {
 }
 
 #[test]
+fn limits_by_the_body_are_not_decided() {
+    let yaml = "rateLimiter:
+  target: http://localhost:3000
+  levels: {account: {key: body, name: email}}
+  apis:
+    - {identifier: login, path: /login, per: [account, ip], limit: 5, windowSeconds: 60}
+";
+    let said = explained(yaml, &["--dry", "--path", "/login"]).unwrap();
+    let expected = "its account is in the body
+  login: any method /login: 5 units per 60 s per account and ip, sliding window counter, memory
+    which is not decided here, because it depends on the body
+  no limit applies
+";
+    assert!(said.ends_with(expected), "{said}");
+}
+
+#[test]
 fn explains_requests_without_limits() {
     const PREFLIGHT: &str =
         "--method OPTIONS --header Origin:a --header Access-Control-Request-Method:b";

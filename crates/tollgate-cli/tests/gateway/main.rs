@@ -25,6 +25,7 @@ mod leaving;
 mod levels;
 mod limits;
 mod logging;
+mod logins;
 mod model_servers;
 mod models;
 mod operators;

@@ -56,7 +56,7 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     if !plan.identity.iter().any(|source| matches!(source, IdentitySource::Ip { .. })) {
         writeln!(out, "a request without a client {}", without_key(plan))?;
     }
-    for level in &plan.levels {
+    for level in plan.levels.iter().filter(|level| !level.is_combined()) {
         let sources: Vec<_> = level.sources.iter().map(group).collect();
         writeln!(out, "its {} is {}", level.name, sources.join(", else "))?;
     }
@@ -206,7 +206,9 @@ fn group(source: &GroupSource) -> String {
         GroupSource::Header(ValuePlan { parameter, .. }) => {
             format!("the {parameter} that its trusted proxies send")
         }
+        GroupSource::Body(name) => format!("the body's field {name}"),
         GroupSource::Everyone => "the same for all requests".to_owned(),
+        GroupSource::Parts(parts) => format!("a combination of {} parts", parts.len()),
     }
 }
 

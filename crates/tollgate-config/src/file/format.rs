@@ -93,6 +93,10 @@ texts! {
         Ok(text.to_owned())
     };
 
+    /// Who shares a quota.
+    Owner(text) -> String: "`client`, `ip`, `everyone` or the name of a level", r"^[A-Za-z0-9_-]{1,32}$" =>
+        Level::parse(text);
+
     Address(text) -> SocketAddr: "an address with a port, such as 0.0.0.0:8080 or [::]:8080" =>
         text.parse().map_err(|_| match text.trim_start_matches(':').parse::<u16>() {
             Ok(port) => format!(

@@ -33,7 +33,7 @@ pub use self::identity::{
     ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
     KeyOrigin, Parameter, ValuePlan,
 };
-pub use self::levels::{GroupSource, LevelPlan};
+pub use self::levels::{GroupSource, KeyPart, LevelPlan};
 pub use self::limits::{
     ApiPlan, ChargePlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan,
     RouteLimits, Whose,
@@ -141,6 +141,16 @@ impl Plan {
     /// Whether clients read their limits at a normalized path.
     pub fn is_status(&self, path: &str) -> bool {
         self.status_path.as_deref() == Some(path)
+    }
+
+    /// Whether a limit counts by a field of the body, which a log does not contain.
+    pub fn reads_body(&self, limit: &LimitPlan) -> bool {
+        match limit.whose {
+            Whose::Group(level) => {
+                self.levels.get(level).is_some_and(|level| level.reads_body(&self.levels))
+            }
+            Whose::Everybody | Whose::Client => false,
+        }
     }
 
     pub fn reserves(&self) -> bool {

@@ -7,21 +7,19 @@ use std::time::Instant;
 
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Denial, Problem, ResponseFormat};
-use tollgate::headers;
 use tollgate::key::{KeyError, RequestHead};
 use tollgate::layer::WaitQueue;
-use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
-use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
+use tollgate_config::plan::{Connections, Meeting, Plan, is_grpc};
 use tollgate_proxy::path::RequestPath;
 use tollgate_proxy::settings::Address;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::answers::answer_to;
+use super::bodies;
 use super::body::Body;
 use super::decide::build::{self, Limiter, Preflight, ReadyRoute, RouteBuilder};
 use super::decide::client_identity::Identity;
@@ -31,10 +29,9 @@ use super::decide::keys::{KeySet, KeySets};
 use super::decide::lists;
 use super::decide::llm::Llm;
 use super::decide::proxies::{self, TrustedProxies};
-use super::decide::settled::{Prices, Settled};
+use super::decide::settled::Prices;
 use super::decide::token_limit::{Addresses, TooManyRefused};
 use super::edge::listener_settings::{ListenerKey, ListenerSettings};
-use super::entrance::admitted;
 use super::error::BuildError;
 use super::fronts::decision_api::DecisionApi;
 use super::fronts::rate_limits::RateLimits;
@@ -43,8 +40,7 @@ use super::operations::summary::Summary;
 use super::status::StatusPages;
 use crate::trace::{self, Tracing};
 use tollgate_proxy::{
-    Admitted, Clients, Common, Connection, Failures, Fault, Forward, Patience, ReadBody, Received,
-    RequestBody, Tunnels, Via,
+    Admitted, Clients, Common, Failures, Fault, Forward, Patience, ReadBody, Tunnels, Via,
 };
 
 pub(super) struct App<St: Inspect> {
@@ -54,10 +50,10 @@ pub(super) struct App<St: Inspect> {
     preflights: Option<Preflight<St>>,
     pub(super) status: StatusPages<St>,
     pub(super) identity: Identity,
-    proxies: TrustedProxies,
+    pub(super) proxies: TrustedProxies,
     clients: Clients,
     summary: Summary,
-    reserves: bool,
+    pub(super) reserves: bool,
     lists: Option<AccessLists>,
     pub(super) rate_limits: Option<RateLimits<St>>,
     pub(super) decision_api: Option<DecisionApi<St>>,
@@ -186,37 +182,6 @@ impl<St: Inspect> App<St> {
         Patience::new(timeouts.request_header, timeouts.keep_alive, timeouts.idle)
     }
 
-    pub(super) async fn answer(
-        &self,
-        request: Request<Incoming>,
-        connection: &Arc<Connection>,
-        received: Option<Received>,
-    ) -> Response<Body> {
-        let version = request.version();
-        let request = request.map(|body| RequestBody::of(version, body));
-        let request = match admitted(request, connection, received, self.plan.paths) {
-            Ok(request) => request,
-            Err(refused) => return *refused,
-        };
-        // The service answers a preflight, as for the gateway's other answers.
-        if self.plan.is_status(request.uri().path()) && !head(&request).is_preflight() {
-            return Box::pin(self.status(request)).await;
-        }
-        let mut answer = self
-            .decide(request, |route, prices| {
-                let (forward, proxies) = (route.forward.as_ref()?, &self.proxies);
-                Some(Settled { forward, proxies, prices })
-            })
-            .await;
-        if self.reserves {
-            // Clients never see the cost header, even if this request reserved no units. A gateway
-            // without any reservation forwards the header to a gateway in front of it.
-            answer.headers_mut().remove(headers::COST);
-            answer = answer.map(|body| body.hiding_cost());
-        }
-        answer
-    }
-
     /// Decides one request: calls the service that `service` returns, or answers the request
     /// itself. If there is no service, the answer is the one for a missing route.
     ///
@@ -251,8 +216,26 @@ impl<St: Inspect> App<St> {
         let answered = match allowed {
             Ok((Some(Limited { limiter, mut facts }), inner)) => {
                 let read = match &limiter.llm {
+                    None if limiter.reads_body => {
+                        Box::pin(bodies::read_groups(
+                            &self.identity,
+                            &self.llm,
+                            &mut request,
+                            &mut facts,
+                        ))
+                        .await
+                    }
                     None => Ok(()),
-                    Some(plan) => Box::pin(self.read_call(&mut request, plan, &mut facts)).await,
+                    Some(plan) => {
+                        Box::pin(bodies::read_call(
+                            &self.llm,
+                            self.plan.on_missing_key,
+                            &mut request,
+                            plan,
+                            &mut facts,
+                        ))
+                        .await
+                    }
                 };
                 match read {
                     Ok(()) => {
@@ -268,28 +251,6 @@ impl<St: Inspect> App<St> {
         let response = answered.unwrap_or_else(|never| match never {});
         route.meter.answered(response.status(), began.elapsed());
         response
-    }
-
-    /// Reads a request to a language model, because its cost is in its body.
-    ///
-    /// # Errors
-    /// The response, if the gateway cannot read the request.
-    async fn read_call<B: ReadBody>(
-        &self,
-        request: &mut Request<Admitted<B>>,
-        plan: &LlmPlan,
-        facts: &mut Facts,
-    ) -> Result<(), Box<Response<Body>>> {
-        // The limiter rejects a request with an ambiguous client, so its body is not read.
-        let Ok(client) = facts.client.subject() else { return Ok(()) };
-        // The limiter denies a request without a client, so its body is not read.
-        let is_denied = client.is_none() && self.plan.on_missing_key == OnMissingKey::Deny;
-        if is_denied || !plan.reads_usage() {
-            return Ok(());
-        }
-        let call = self.llm.read(request, plan, client.map(|subject| subject.key)).await?;
-        facts.call = Some(call);
-        Ok(())
     }
 
     /// The limiter for a request, or `None` if the request is not limited.

@@ -2,6 +2,7 @@
 
 mod answers;
 mod app;
+mod bodies;
 mod body;
 mod decide;
 mod edge;

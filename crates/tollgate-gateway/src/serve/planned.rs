@@ -175,6 +175,8 @@ impl Planned {
         let limits = &self.plan.routes[route].limits;
         let rules = &self.rules[route][api.unwrap_or(limits.apis.len())];
         let cost = |limit: &LimitPlan| match limit.usage() {
+            // Neither a log nor a description has a body.
+            _ if self.plan.reads_body(limit) => None,
             None => Some(limit.costs.of(head.method, head.uri.path())),
             Some(settle) => usage(settle),
         };

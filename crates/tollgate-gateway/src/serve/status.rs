@@ -3,22 +3,13 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use bytes::Bytes;
 use http::uri::Authority;
-use http::{Method, Request, Response};
-use tollgate::access::Listed;
-use tollgate::denial::Denial;
 use tollgate::layer::Status;
 use tollgate::observe::Inspect;
 use tollgate_config::plan::{ChargePlan, LimitPlan, PathMatch, Route};
 use tollgate_engine::Methods;
-use tollgate_proxy::Admitted;
-use tower_service::Service;
 
-use super::app::App;
-use super::body::Body;
 use super::decide::build::ReadyRoute;
-use super::decide::facts::{Facts, head};
 
 /// The limits that clients can meet, by the host of their requests.
 pub(super) struct StatusPages<St> {
@@ -38,42 +29,11 @@ impl<St: Inspect> StatusPages<St> {
         Self { hosts, other: status(routes, None) }
     }
 
-    fn of(&self, host: Option<&Authority>) -> &Status<St> {
+    pub(super) fn of(&self, host: Option<&Authority>) -> &Status<St> {
         let host = host.map(|host| host.host().trim_end_matches('.'));
         let named =
             |(known, _): &&(String, _)| host.is_some_and(|host| host.eq_ignore_ascii_case(known));
         self.hosts.iter().find(named).map_or(&self.other, |(_, status)| status)
-    }
-}
-
-impl<St: Inspect> App<St> {
-    /// Shows a client its limits. It is identified as for any other request.
-    pub(super) async fn status<B>(&self, request: Request<Admitted<B>>) -> Response<Body> {
-        let mut status = self.status.of(request.body().host.as_ref()).clone();
-        let mut facts = None;
-        // Other methods get 405.
-        if matches!(*request.method(), Method::GET | Method::HEAD) {
-            match self.listed(&request) {
-                Err(response) => return *response,
-                Ok(Listed::Blocked) => {
-                    return *self.rejected(&Denial::denied_subject(), &request);
-                }
-                Ok(Listed::Allowed) => status = Status::default(),
-                Ok(_) => {
-                    let client = self.identity.find(&head(&request));
-                    if let Some(refused) = client.too_many_refused() {
-                        return *self.not_verified(refused, &request);
-                    }
-                    facts = Some(Facts::new(client));
-                }
-            }
-        }
-        let mut request = request.map(drop);
-        if let Some(facts) = facts {
-            request.extensions_mut().insert(facts);
-        }
-        let response = status.call(request).await.unwrap_or_else(|never| match never {});
-        response.map(|text| Bytes::from(text).into())
     }
 }
 

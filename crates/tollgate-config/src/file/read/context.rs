@@ -7,6 +7,7 @@ use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::{Policy, headers};
 
 use crate::file::tables::{Api, File, RateLimiter, Route};
+use crate::plan::KeyPart;
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Item, Key, Location};
 
@@ -20,6 +21,8 @@ pub(super) struct FileContext<'a> {
     pub(super) an_api_queues: bool,
     /// The names of the levels.
     pub(super) levels: Vec<String>,
+    /// The combinations of `per`, whose numbers follow those of the levels.
+    pub(super) combined: RefCell<Vec<Vec<KeyPart>>>,
     pub(super) names: Names,
 }
 

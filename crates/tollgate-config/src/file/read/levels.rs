@@ -7,11 +7,11 @@ use super::policy;
 use crate::file::format;
 use crate::file::tables::{ApiKey, GroupKey, Level, LimitLevels, RateLimiter};
 use crate::plan::{
-    GroupSource, IdentitySource, LevelPlan, LimitPlan, Parameter, QuotaPlan, Route, ValuePlan,
-    Whose,
+    GroupSource, IdentitySource, KeyPart, LevelPlan, LimitPlan, Parameter, QuotaPlan, Route,
+    RouteLimits, ValuePlan, Whose,
 };
 use crate::yaml::problem::Checked;
-use crate::yaml::typed::{Key, Location, Text as _, all};
+use crate::yaml::typed::{Item, Key, Location, Text as _, all};
 
 /// The names of the levels, in order.
 pub(super) fn names(limiter: &RateLimiter) -> Vec<String> {
@@ -30,7 +30,53 @@ pub(super) fn number(levels: &[String], name: &str, location: &Location) -> Chec
     })
 }
 
-pub(super) fn levels(limiter: &RateLimiter, chain: &[IdentitySource]) -> Checked<Vec<LevelPlan>> {
+/// Who shares an api's quota. All combinations and addresses are groups of their own levels.
+pub(super) fn owner(per: &Key<Vec<Item<format::Owner>>>, file: &FileContext<'_>) -> Checked<Whose> {
+    let items = per.get()?;
+    let mut parts = all(items, |item| {
+        Ok(match item.get()?.as_str() {
+            "everyone" if items.len() > 1 => {
+                let what = "`everyone` is in a list, but all clients together have one quota";
+                return Err(item.location.error(what, "remove it, or write `per: everyone`"));
+            }
+            "everyone" => None,
+            "client" => Some(KeyPart::Client),
+            "ip" => Some(KeyPart::Address),
+            level => Some(KeyPart::Group(number(&file.levels, level, &item.location)?)),
+        })
+    })?;
+    parts.sort_unstable();
+    parts.dedup();
+    match parts[..] {
+        [None] => return Ok(Whose::Everybody),
+        [Some(KeyPart::Client)] => return Ok(Whose::Client),
+        _ => {}
+    }
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let mut combined = file.combined.borrow_mut();
+    let known = combined.iter().position(|known| *known == parts).unwrap_or_else(|| {
+        combined.push(parts);
+        combined.len() - 1
+    });
+    Ok(Whose::Group(file.levels.len() + known))
+}
+
+/// The levels, followed by the combinations of `per`.
+pub(super) fn levels(file: &FileContext<'_>, chain: &[IdentitySource]) -> Checked<Vec<LevelPlan>> {
+    let mut levels = declared(file.limiter, chain)?;
+    for parts in file.combined.borrow().iter() {
+        let name = |part: &KeyPart| match part {
+            KeyPart::Client => "client",
+            KeyPart::Address => "ip",
+            KeyPart::Group(level) => file.levels.get(*level).map_or("group", |name| name),
+        };
+        let name = parts.iter().map(name).collect::<Vec<_>>().join(" and ");
+        levels.push(LevelPlan { name, sources: vec![GroupSource::Parts(parts.clone())] });
+    }
+    Ok(levels)
+}
+
+fn declared(limiter: &RateLimiter, chain: &[IdentitySource]) -> Checked<Vec<LevelPlan>> {
     let names = names(limiter);
     check_api_keys(limiter, &names);
     let Some(section) = limiter.levels.get()? else { return Ok(Vec::new()) };
@@ -73,13 +119,14 @@ fn source(
 ) -> Checked<GroupSource> {
     let named = || {
         section.name.get()?.as_ref().ok_or_else(|| {
-            let key = if section.key.value() == Ok(GroupKey::Claim) { "claim" } else { "header" };
+            let key = section.key.value().map_or("header", GroupKey::name);
             let cure = format!("write `{{key: {key}, name: …}}`");
             location.error(format!("`{key}` needs a `name`"), cure)
         })
     };
     match section.key.value()? {
         GroupKey::Everyone => Ok(GroupSource::Everyone),
+        GroupKey::Body => Ok(GroupSource::Body(named()?.text.clone())),
         GroupKey::ApiKey => {
             let header = chain.iter().find_map(|source| match source {
                 IdentitySource::ApiKey(keys) => Some(keys.header.clone()),
@@ -148,7 +195,7 @@ pub(super) fn plans(
     file: &FileContext<'_>,
 ) -> Checked<Vec<(Whose, QuotaPlan)>> {
     let Some(section) = keys.get()? else { return Ok(Vec::new()) };
-    if whose != Whose::Client {
+    if whose == Whose::Everybody {
         return Err(keys.name().error(
             "these quotas would be shared by groups of clients, but all clients share this limit",
             "move `levels` to `client`",
@@ -170,9 +217,39 @@ pub(super) fn plans(
     })
 }
 
+/// Reports limits by a field of the body where no body is read.
+pub(super) fn check_bodies(limiter: &RateLimiter, levels: &[LevelPlan], routes: &[Route]) {
+    let reads_body = |limit: &&LimitPlan| match limit.whose {
+        Whose::Group(level) => levels.get(level).is_some_and(|level| level.reads_body(levels)),
+        Whose::Everybody | Whose::Client => false,
+    };
+    let limits = || routes.iter().map(|route| &route.limits);
+    let models = limits().flat_map(|it| &*it.apis).filter_map(|api| api.llm.as_ref());
+    let everywhere = limits().flat_map(RouteLimits::everywhere);
+    if let Some(limit) =
+        everywhere.chain(models.flat_map(|llm| &llm.budgets)).find(|limit| reads_body(limit))
+    {
+        limiter.levels.name().error(
+            format!("`{}` would read the body of every request", limit.name.escape_debug()),
+            "use a level with `key: body` only in `apis`",
+        );
+    }
+    let limit = limits().flat_map(RouteLimits::all).find(|limit| reads_body(limit));
+    if let Some(limit) = limit.filter(|_| limiter.forward_auth.is_set()) {
+        limiter.forward_auth.name().error(
+            format!("`{}` needs the body, which no proxy sends here", limit.name.escape_debug()),
+            "find the group in a header, or forward its requests with a target and without \
+             `forwardAuth`",
+        );
+    }
+}
+
 /// A limit of a level skips requests without a group, so another limit must deny requests without a
 /// client.
-pub(super) fn check_clients(limiter: &RateLimiter, chain: &[IdentitySource], routes: &[Route]) {
+pub(super) fn check_clients(file: &FileContext<'_>, chain: &[IdentitySource], routes: &[Route]) {
+    let limiter = file.limiter;
+    // A combination applies to all requests.
+    let is_combined = |whose| matches!(whose, Whose::Group(level) if level >= file.levels.len());
     let is_always_found = |source: &IdentitySource| matches!(source, IdentitySource::Ip { .. });
     if chain.iter().any(is_always_found) {
         return;
@@ -180,7 +257,10 @@ pub(super) fn check_clients(limiter: &RateLimiter, chain: &[IdentitySource], rou
     let lets_pass = |met: Vec<&LimitPlan>| {
         let mut enforced = met.iter().filter(|limit| limit.enforces());
         enforced.clone().any(|limit| matches!(limit.whose, Whose::Group(_)))
-            && !enforced.any(|limit| limit.whose == Whose::Client && limit.charges().count() > 0)
+            && !enforced.any(|limit| {
+                (limit.whose == Whose::Client || is_combined(limit.whose))
+                    && limit.charges().count() > 0
+            })
     };
     if routes.iter().flat_map(|route| route.limits.met()).any(lets_pass) {
         limiter.llm.name().error(
@@ -191,11 +271,13 @@ pub(super) fn check_clients(limiter: &RateLimiter, chain: &[IdentitySource], rou
 }
 
 /// Warns of levels that no limit uses.
-pub(super) fn warn_of_unused(limiter: &RateLimiter, routes: &[Route]) {
-    let levels = limiter.levels.there().map(|levels| &*levels.levels.all);
+pub(super) fn warn_of_unused(file: &FileContext<'_>, routes: &[Route]) {
+    let combined = file.combined.borrow();
+    let levels = file.limiter.levels.there().map(|levels| &*levels.levels.all);
     for (number, (name, item)) in levels.unwrap_or_default().iter().enumerate() {
         let mut limits = routes.iter().flat_map(|route| route.limits.all());
         if limits.all(|limit| limit.whose != Whose::Group(number))
+            && !combined.iter().flatten().any(|part| *part == KeyPart::Group(number))
             && let Ok([first, ..]) = item.get().map(|items| &items[..])
         {
             first.location.warn(

@@ -22,6 +22,8 @@ mod subjects;
 mod target;
 mod tokens;
 
+use std::cell::RefCell;
+
 use http::StatusCode;
 use tollgate::denial::{Members, Reason};
 use tollgate::headers::HeaderOptions;
@@ -43,7 +45,9 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let per_policy = limiter.headers.get().is_ok_and(|headers| headers.per_policy);
     let names = context::Names::new(per_policy);
     let levels = levels::names(limiter);
-    let file = FileContext { limiter, can_fail, is_cluster, an_api_queues, levels, names };
+    let combined = RefCell::default();
+    let file =
+        FileContext { limiter, can_fail, is_cluster, an_api_queues, levels, combined, names };
 
     let tiers = tiers(limiter)?;
     let limits = limits::limits(&file);
@@ -62,10 +66,13 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let decision_api = decision_api::decision_api(&file);
     server::check_only_rate_limits(root, limiter);
     let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
-    let levels = chain.and_then(|chain| levels::levels(limiter, chain));
+    let levels = chain.and_then(|chain| levels::levels(&file, chain));
     let lists = subjects::lists(limiter, chain);
     if let Ok(routes) = &routes {
-        levels::warn_of_unused(limiter, routes);
+        if let Ok(levels) = &levels {
+            levels::check_bodies(limiter, levels, routes);
+        }
+        levels::warn_of_unused(&file, routes);
     }
     let on_missing_key = on_missing_key(limiter, identity.as_ref().ok());
 
@@ -75,7 +82,7 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     if on_missing_key == OnMissingKey::Deny
         && let Ok(routes) = &routes
     {
-        levels::check_clients(limiter, &identity.chain, routes);
+        levels::check_clients(&file, &identity.chain, routes);
     }
     Ok(Plan {
         listen,

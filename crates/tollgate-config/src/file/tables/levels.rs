@@ -10,7 +10,20 @@ pub(crate) enum GroupKey {
     ApiKey,
     Claim,
     Header,
+    Body,
     Everyone,
+}
+
+impl GroupKey {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::ApiKey => "apiKey",
+            Self::Claim => "claim",
+            Self::Header => "header",
+            Self::Body => "body",
+            Self::Everyone => "everyone",
+        }
+    }
 }
 
 section! {
@@ -27,9 +40,9 @@ section! {
     keys Level = "levels.NAME" short key {
         /// The request part that identifies the group.
         required key: GroupWord,
-        /// The name of the claim or header.
+        /// The name of the claim, header or field.
         optional name: Written<format::Text>
-            where key = ["claim" "header"]: "it names a claim or a header",
+            where key = ["claim" "header" "body"]: "it names a claim, a header or a field",
         /// The proxies that set the header. It is ignored in all other requests.
         optional trusted_proxies: Proxies where key = ["header"]: "no proxy writes this",
     }
@@ -81,6 +94,10 @@ words! {
         "claim" => GroupKey::Claim,
         /// The header `name`, which `trustedProxies` set.
         "header" => GroupKey::Header,
+        /// The field `name` of a JSON object or a form, such as the account of a login. The gateway
+        /// reads at most 64 KiB of the body before it decides. It compares names and values without
+        /// upper case, and values without spaces around them. Only for `apis`.
+        "body" => GroupKey::Body,
         /// All requests are in one group.
         "everyone" => GroupKey::Everyone,
     }

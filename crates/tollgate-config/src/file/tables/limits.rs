@@ -8,7 +8,6 @@ use super::path::Path;
 use super::value_types::{AtOnce, OnError, Strategy, Units};
 use super::window::Window;
 use crate::file::format;
-use crate::plan::Whose;
 use crate::yaml::typed::{
     Either, Flag, List, Named, OneOrMore, Short, Time, Whole, section, words,
 };
@@ -40,8 +39,10 @@ section! {
         required path: Path,
         /// The methods that the policy applies to. GET includes HEAD. Default: all methods.
         optional method: OneOrMore<format::Method>,
-        /// Who shares the quota.
-        default per: Owner = "client",
+        /// Who shares the quota: `client`, each client address (`ip`), each group of a level of
+        /// `rateLimiter.levels`, or `everyone`. With a list, each combination has its own quota.
+        /// Requests without a client or group count together.
+        default per: OneOrMore<format::Owner> = "client",
         /// The number of units per window. It may be omitted if `share`, `concurrency` or `penalty`
         /// is set.
         optional limit: Units,
@@ -186,12 +187,5 @@ words! {
         "exact" => Resolution::Exact,
         /// Rounds up to a thousandth of the window, which needs at most 1001 entries per key.
         "thousandth" => Resolution::Thousandth,
-    }
-
-    Owner -> Whose {
-        /// Each client has a separate quota.
-        "client" => Whose::Client,
-        /// All clients share one quota.
-        "everyone" => Whose::Everybody,
     }
 }

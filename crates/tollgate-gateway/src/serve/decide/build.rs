@@ -46,6 +46,8 @@ pub(crate) struct Limiter<St> {
     pub(crate) layer: RateLimitLayer<St>,
     pub(crate) prices: Prices,
     pub(crate) llm: Option<Arc<LlmPlan>>,
+    /// Whether a limit counts by a field of the body.
+    pub(crate) reads_body: bool,
 }
 
 /// Limits CORS preflights by client address.
@@ -176,7 +178,8 @@ impl<St: Inspect> RouteBuilder<'_, St> {
                 layer = layer.limit(self.limit(plan, charge)?);
             }
         }
-        Ok(Limiter { layer: layer.build()?, prices, llm: llm.cloned() })
+        let reads_body = limits.iter().any(|limit| self.plan.reads_body(limit));
+        Ok(Limiter { layer: layer.build()?, prices, llm: llm.cloned(), reads_body })
     }
 
     fn tiers(&self) -> impl TierSource + use<St> {

@@ -3,14 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tollgate::key::{
-    ApiKeys, Chain, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead,
-    Subject, SubjectName,
+    ApiKeys, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead, Subject,
+    SubjectName,
 };
 use tollgate_config::files;
 use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan, Whose};
 
-use super::groups;
+use super::body_field::ReadText;
+use super::groups::{Found, LevelSource};
 use super::key_sources::{addresses, api_key, client_ip};
 use super::keys::{KeySet, KeySets};
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
@@ -27,8 +29,6 @@ pub struct ClientIdentity {
     /// The request's group on each level.
     groups: Vec<Found>,
 }
-
-pub(super) type Found = Result<Option<Subject>, Arc<KeyError>>;
 
 impl ClientIdentity {
     /// The client that one source finds, without a tier.
@@ -74,7 +74,7 @@ impl ClientIdentity {
 pub(crate) struct Identity {
     pub(super) links: Arc<[Link]>,
     /// Where requests have their groups on each level.
-    pub(super) levels: Arc<[Chain]>,
+    pub(super) levels: Arc<[LevelSource]>,
     /// The fetched key sets, refreshed until the last clone is dropped.
     pub(crate) key_sets: Arc<[Arc<KeySet>]>,
 }
@@ -160,8 +160,7 @@ impl Identity {
                 }
             }
         }
-        let levels = plan.levels.iter().map(|level| groups::source(level, users.as_ref()));
-        let levels = levels.collect::<Result<_, _>>()?;
+        let levels = LevelSource::all(plan, users.as_ref())?;
         Ok(Self { links: links.into(), levels, key_sets: key_sets.into() })
     }
 
@@ -207,8 +206,38 @@ impl Identity {
         tier: Option<usize>,
         head: &RequestHead<'_>,
     ) -> ClientIdentity {
-        let groups = self.levels.iter().map(|level| level.subject(head).map_err(Arc::new));
-        ClientIdentity { found: Ok(client), tier, groups: groups.collect() }
+        let mut groups = Vec::with_capacity(self.levels.len());
+        for level in &*self.levels {
+            let group = level.find(client.as_ref(), &groups, head);
+            groups.push(group);
+        }
+        ClientIdentity { found: Ok(client), tier, groups }
+    }
+
+    /// Finds the groups that are in the body, or `None` if it is too long.
+    pub(crate) fn read_body(
+        &self,
+        client: &mut ClientIdentity,
+        body: Option<Bytes>,
+        head: RequestHead<'_>,
+    ) {
+        let mut extensions = head.extensions.clone();
+        extensions.insert(ReadText(body));
+        let mut head = head;
+        head.extensions = &extensions;
+        let ClientIdentity { found, groups, .. } = client;
+        let found = found.as_ref().ok().and_then(Option::as_ref);
+        for (number, level) in self.levels.iter().enumerate().filter(|(_, it)| it.reads_body()) {
+            let group = level.find(found, groups, &head);
+            if let Some(known) = groups.get_mut(number) {
+                *known = group;
+            }
+        }
+    }
+
+    /// The client that an operator names.
+    pub(super) fn named(&self, name: &SubjectName) -> Option<Subject> {
+        self.links.iter().find_map(|link| link.source.named(name))
     }
 }
 

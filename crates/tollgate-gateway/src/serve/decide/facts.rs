@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use http::Request;
-use tollgate::key::{Chain, KeyError, KeySource, RequestHead, Subject, SubjectKind, SubjectName};
+use tollgate::key::{KeyError, KeySource, RequestHead, Subject, SubjectKind, SubjectName};
 use tollgate_config::plan::Whose;
 use tollgate_llm::Call;
 use tollgate_proxy::Admitted;
 
 use super::client_identity::{ClientIdentity, Identity};
+use super::groups::LevelSource;
 
 /// What the gateway found out about a request before its decision. It is stored in the request's
 /// extensions, because keys, tiers and costs of a limit only see a request's head.
@@ -57,23 +58,24 @@ impl KeySource for Found {
 
     fn can_be_missing(&self) -> bool {
         match self.whose {
-            Whose::Group(level) => self.level(level).is_none_or(KeySource::can_be_missing),
+            Whose::Group(level) => self.level(level).is_none_or(LevelSource::can_be_missing),
             Whose::Client | Whose::Everybody => self.identity.can_be_missing(),
         }
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         match self.whose {
-            Whose::Group(level) => self.level(level)?.named(name),
-            Whose::Client | Whose::Everybody => {
-                self.identity.links.iter().find_map(|link| link.source.named(name))
+            Whose::Group(level) => {
+                let client = |name: &SubjectName| self.identity.named(name);
+                self.level(level)?.named(name, &self.identity.levels, &client)
             }
+            Whose::Client | Whose::Everybody => self.identity.named(name),
         }
     }
 }
 
 impl Found {
-    fn level(&self, number: usize) -> Option<&Chain> {
+    fn level(&self, number: usize) -> Option<&LevelSource> {
         self.identity.levels.get(number)
     }
 }

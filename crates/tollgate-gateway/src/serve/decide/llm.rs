@@ -20,7 +20,7 @@ use tollgate_proxy::{Admitted, Fault, ReadAhead, ReadBody};
 /// The state that requests to language models share, also across reloads.
 #[derive(Clone)]
 pub(crate) struct Llm {
-    ahead: ReadAhead,
+    pub(crate) ahead: ReadAhead,
     history: OutputHistory,
 }
 

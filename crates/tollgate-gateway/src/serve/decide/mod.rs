@@ -1,5 +1,6 @@
 //! Which limits a request meets, and what it is charged.
 
+pub(super) mod body_field;
 pub(super) mod build;
 pub(super) mod client_identity;
 pub(super) mod denials;

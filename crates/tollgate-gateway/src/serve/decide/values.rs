@@ -43,7 +43,10 @@ fn find<'a>(parameter: &Parameter, head: &RequestHead<'a>) -> Found<Cow<'a, [u8]
             only(head.headers.get_all(name).iter().map(|value| value.as_bytes().into()))
         }
         Parameter::Cookie(name) => only(cookies(head.headers, name.as_bytes()).map(Cow::from)),
-        Parameter::Query(name) => only(parameters(head.uri.query().unwrap_or_default(), name)),
+        Parameter::Query(name) => {
+            let query = head.uri.query().unwrap_or_default();
+            only(parameters(query, |key| key == name.as_bytes()))
+        }
     }
 }
 
@@ -61,10 +64,13 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &[u8]) -> impl Iterator<Item = &'a 
 }
 
 /// All values of a parameter. Services decode names and values, so each spelling counts.
-fn parameters<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
+pub(super) fn parameters<'a>(
+    query: &'a str,
+    is_name: impl Fn(&[u8]) -> bool,
+) -> impl Iterator<Item = Cow<'a, [u8]>> {
     query.split('&').filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (*decoded(key) == *name.as_bytes()).then(|| decoded(value))
+        is_name(&decoded(key)).then(|| decoded(value))
     })
 }
 

@@ -26,7 +26,7 @@ use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use crate::serve::answers::answer_to;
 use crate::serve::body::Body;
-use crate::serve::fronts::{decision_api, forward_auth, nginx, rate_limit_service};
+use crate::serve::fronts::{decision_api, forward_auth, nginx, proxy, rate_limit_service};
 use crate::serve::gateway::Gateway;
 use crate::serve::operations::access_log::AccessLogEntry;
 use crate::trace::Traced;
@@ -204,7 +204,7 @@ async fn answer<St: Inspect>(
         match front {
             Front::Proxy => {
                 let entry = log.begin(&request, connection);
-                (app.answer(request, connection, received).await, entry)
+                (proxy::answer(&app, request, connection, received).await, entry)
             }
             // Boxed, so forwarded requests need no memory for these futures.
             Front::ForwardAuth => {

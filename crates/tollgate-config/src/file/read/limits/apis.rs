@@ -42,7 +42,7 @@ fn api<'a>(
     let path = keys.path.get();
     let path = path.and_then(|path| paths::path(path, &keys.path.location()));
     let methods = paths::methods(&keys.method);
-    let whose = keys.per.value()?;
+    let whose = levels::owner(&keys.per, reader.file)?;
     if !keys.share.is_set() && !quotas::is_in(section) {
         let named = NamedLimit { name, whose, algorithm: None };
         let options = reader.options(section, named);

@@ -1,0 +1,198 @@
+//! Keys of several parts, and accounts in the body.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use http::Response;
+use http_body_util::{BodyExt, Full};
+use tokio::task::JoinSet;
+
+use crate::support::{Answer, Client, Gateway, Upstream};
+
+/// The limits of docs/how-to/login.md.
+fn login() -> String {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/how-to/login.md");
+    let document = std::fs::read_to_string(file).unwrap();
+    let yaml = document.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let lines = yaml.lines().skip(1).filter(|line| !line.trim_start().starts_with("target:"));
+    lines.map(|line| format!("{}\n", line.strip_prefix("  ").unwrap())).collect()
+}
+
+/// Accepts the password `right`.
+async fn service() -> Upstream {
+    Upstream::answering(|seen| {
+        let is_right = seen.body.windows(5).any(|part| part == b"right");
+        let status = if is_right { 200 } else { 401 };
+        Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
+    })
+    .await
+}
+
+fn clients(gateway: &Gateway, addresses: u8) -> Vec<Client> {
+    let from = |last| IpAddr::from(Ipv4Addr::new(127, 0, 1, last));
+    (1..=addresses).map(|last| Client::connecting_from(from(last), gateway.address)).collect()
+}
+
+fn guess(email: &str, password: &str) -> String {
+    serde_json::json!({"email": email, "password": password}).to_string()
+}
+
+async fn post(client: &Client, body: &str) -> Answer {
+    let json = [("content-type", "application/json")];
+    client.send("POST", "/login", &json, body).await.unwrap()
+}
+
+/// The statuses of parallel guesses, sorted, with their counts.
+async fn parallel(guesses: impl Iterator<Item = (Client, String)>) -> Vec<(u16, usize)> {
+    let mut set = JoinSet::new();
+    for (client, body) in guesses {
+        set.spawn(async move { post(&client, &body).await.status.as_u16() });
+    }
+    let mut statuses = set.join_all().await;
+    statuses.sort_unstable();
+    let chunks = statuses.chunk_by(|one, other| one == other);
+    chunks.map(|chunk| (chunk[0], chunk.len())).collect()
+}
+
+/// 150 guesses at one account from 30 addresses: 5 for each address, and 50 in total.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_addresses_guess_at_one_account() {
+    let upstream = service().await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
+    let clients = clients(&gateway, 30);
+    let spellings = ["ann@a.example", "ANN@A.example", " Ann@a.example "];
+    let guesses = (0..150).map(|n| (clients[n % 30].clone(), guess(spellings[n % 3], "wrong")));
+    assert_eq!(parallel(guesses).await, [(401, 50), (429, 100)]);
+    assert_eq!(upstream.seen().len(), 50);
+    // Other accounts are not concerned.
+    assert_eq!(post(&clients[0], &guess("bob@a.example", "wrong")).await.status, 401);
+}
+
+/// 150 guesses from one address over 50 accounts: 20 in total.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_guesses_at_many_accounts() {
+    let upstream = service().await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
+    let clients = clients(&gateway, 2);
+    let account = |n: usize| format!("user{}@a.example", n % 50);
+    let guesses = (0..150).map(|n| (clients[0].clone(), guess(&account(n), "wrong")));
+    assert_eq!(parallel(guesses).await, [(401, 20), (429, 130)]);
+    assert_eq!(upstream.seen().len(), 20);
+    // The owner logs in from another address.
+    assert_eq!(post(&clients[1], &guess(&account(0), "right")).await.status, 200);
+}
+
+/// A success clears the tries at this account from this address only.
+#[tokio::test(flavor = "multi_thread")]
+async fn success_forgives_the_tries_at_one_account() {
+    let upstream = service().await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
+    let client = &clients(&gateway, 1)[0];
+    for (email, password, expected) in [
+        ("ann", "wrong", [401; 4].as_slice()),
+        ("bob", "wrong", &[401, 401, 401, 401, 401, 429]),
+        ("ann", "right", &[200]),
+        ("ann", "wrong", &[401; 5]),
+        ("ann", "wrong", &[429]),
+        ("bob", "right", &[429]),
+    ] {
+        for expected in expected {
+            let answer = post(client, &guess(email, password)).await;
+            assert_eq!(answer.status.as_u16(), *expected, "{email} {password}");
+        }
+    }
+}
+
+/// The gateway forwards what it has read, and no body avoids the limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_are_forwarded_unchanged() {
+    let upstream = service().await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
+    let clients = clients(&gateway, 9);
+    let long = format!("{{\"x\": \"{}\", \"email\": \"ann\"}}", "x".repeat(200_000));
+    let exact = format!("{{\"email\": \"a\", \"x\": \"{}\"}}", "x".repeat(65_536 - 23));
+    assert_eq!(exact.len(), 65_536);
+    let kinds = ["application/json", "application/x-www-form-urlencoded", "text/plain"];
+    for (client, (body, kind)) in clients.iter().zip([
+        (r#"{"email": "ann", "password": "x"}"#, kinds[0]),
+        ("email=ann&password=x", kinds[1]),
+        ("", kinds[2]),
+        (&*exact, kinds[0]),
+        (&long, kinds[0]),
+    ]) {
+        let answer = client.send("POST", "/login", &[("content-type", kind)], body).await.unwrap();
+        assert_eq!(answer.status, 401);
+        assert!(upstream.last().body == body, "{kind}");
+    }
+    let sent = upstream.seen().len();
+    for body in [r#"{"email": "a", "Email": "b"}"#, r#"{"email": "a", "em\u0061il": "b"}"#] {
+        let answer = post(&clients[6], body).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (400, "ambiguous-key".to_owned()));
+    }
+    assert_eq!(upstream.seen().len(), sent);
+    // Requests without an account share a quota for each address.
+    for (body, expected) in
+        [("", 401), ("[1]", 401), (&long, 401), ("{", 401), ("x", 401), ("", 429)]
+    {
+        assert_eq!(post(&clients[7], body).await.status.as_u16(), expected);
+    }
+    assert_eq!(post(&clients[7], &guess("ann", "wrong")).await.status, 401);
+}
+
+/// Every combination of a team and an address has its own quota, also without a team. Operators
+/// name it by its parts.
+#[tokio::test(flavor = "multi_thread")]
+async fn combinations_have_their_own_quotas() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}identity: [{{key: header, name: x-user}}, ip]\n\
+         levels: {{team: {{key: header, name: x-team, trustedProxies: [loopback]}}}}\n\
+         strategy: sliding_window_log\nstatusPath: /limits\napis:\n  \
+         - {{identifier: both, path: /both, per: [ip, team], limit: 2, windowSeconds: 3600}}\n  \
+         - {{identifier: alone, path: /alone, per: ip, limit: 1, windowSeconds: 3600}}\n  \
+         - {{identifier: three, path: /three, per: [client, team, ip], limit: 1, windowSeconds: 3600}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let clients = clients(&gateway, 2);
+    for (client, path, user, team, expected) in [
+        (0, "/both", "", "red", 200),
+        (0, "/both", "u", "red", 200),
+        (0, "/both", "", "red", 429),
+        (1, "/both", "", "red", 200),
+        (0, "/both", "", "blue", 200),
+        (0, "/both", "", "", 200),
+        (0, "/both", "", "", 200),
+        (0, "/both", "", "", 429),
+        (0, "/alone", "u", "red", 200),
+        (0, "/alone", "v", "blue", 429),
+        (1, "/alone", "u", "red", 200),
+        (0, "/three", "u", "red", 200),
+        (0, "/three", "u", "red", 429),
+        (0, "/three", "v", "red", 200),
+        (1, "/three", "u", "red", 200),
+    ] {
+        let headers = [("x-user", user), ("x-team", team)];
+        let headers: Vec<_> = headers.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        let answer = clients[client].get_with(path, &headers).await;
+        assert_eq!(answer.status.as_u16(), expected, "{path} {user} {team}");
+    }
+    let remaining = async |subject: &str| {
+        let answer = gateway.operate("GET", &format!("/status/both/{subject}")).await;
+        answer.json()["remaining"].as_u64()
+    };
+    for (subject, expected) in [
+        ("other:red,ip:127.0.1.1", Some(0)),
+        ("other:red,ip:127.0.1.2", Some(1)),
+        ("missing,ip:127.0.1.1", Some(0)),
+        ("other:green,ip:127.0.1.1", Some(2)),
+        ("ip:127.0.1.1", None),
+    ] {
+        assert_eq!(remaining(subject).await, expected, "{subject}");
+    }
+    let shown = clients[1].get_with("/limits", &[("x-team", "red")]).await.json();
+    let shown = shown["limits"].as_array().unwrap().iter();
+    let shown: Vec<_> =
+        shown.map(|limit| (limit["policy"].to_string(), limit["remaining"].as_u64())).collect();
+    let expected = [("\"both\"", 1), ("\"alone\"", 0), ("\"three\"", 1)];
+    assert_eq!(shown, expected.map(|(policy, left)| (policy.to_owned(), Some(left))));
+}

@@ -44,7 +44,8 @@ pub(super) const ASSUMPTIONS: [&str; 11] = [
     "a response without a duration finishes immediately",
     "a status is known when the response finishes; without a status, or with 499, the charge is \
      final",
-    "costs that responses state in a header or a trailer are not corrected",
+    "costs that responses state in a header or a trailer are not corrected, and a success that a \
+     header shows forgives no charges",
     "only the number of waiting requests is limited, not their bytes",
     "no client repeats a request because it was denied",
 ];
@@ -354,7 +355,10 @@ fn correction(
             (counts, limit.reserve.as_ref().and_then(|reserve| stated(reserve, record)))
         }
     };
-    let forgives = limit.forgives.as_ref().is_some_and(|them| contain(them, record.status));
+    let forgives = limit.forgives.as_ref().is_some_and(|on| {
+        // A log has no headers of responses.
+        on.header.is_none() && contain(&on.status, record.status)
+    });
     Ending { counts, forgives, stated }.correction(policy, Cost::ONE)
 }
 

@@ -102,6 +102,34 @@ async fn success_forgives_the_tries_at_one_account() {
     }
 }
 
+/// A service that answers every login with 200, and shows a success in a header.
+#[tokio::test(flavor = "multi_thread")]
+async fn header_shows_the_success() {
+    let upstream = Upstream::answering(|seen| {
+        let is_right = seen.body.windows(5).any(|part| part == b"right");
+        let told = Response::builder().header("x-login", if is_right { "ok" } else { "wrong" });
+        let told = if is_right { told.header("x-session", "5") } else { told };
+        told.body(Full::from("told").boxed()).unwrap()
+    })
+    .await;
+    for header in ["'X-Login: ok'", "X-Session"] {
+        let gateway = Gateway::start(&format!(
+            "{}levels: {{account: {{key: body, name: email}}}}\n\
+             apis: [{{identifier: login, path: /login, per: [account, ip], \
+                     strategy: sliding_window_log, limit: 3, windowSeconds: 3600, \
+                     forgiveOn: {{status: 200, header: {header}}}}}]\n",
+            upstream.target()
+        ));
+        let client = Client::new(gateway.address);
+        for (password, remaining) in
+            [("wrong", "2"), ("wrong", "1"), ("right", "3"), ("wrong", "2"), ("wrong", "1")]
+        {
+            let answer = post(&client, &guess("ann", password)).await;
+            assert_eq!(answer.header("x-ratelimit-remaining"), remaining, "{header} {password}");
+        }
+    }
+}
+
 /// The gateway forwards what it has read, and no body avoids the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_are_forwarded_unchanged() {

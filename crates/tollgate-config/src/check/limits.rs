@@ -111,12 +111,16 @@ fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
         writeln!(out, "    counts only responses with {}", counts.join(", "))?;
     }
     if let Some(forgives) = &limit.forgives {
-        let forgives: Vec<_> = forgives.iter().map(ToString::to_string).collect();
-        writeln!(
-            out,
-            "    forgets what the key has used after responses with {}",
-            forgives.join(", ")
-        )?;
+        let statuses: Vec<_> = forgives.status.iter().map(ToString::to_string).collect();
+        let statuses = statuses.join(", ");
+        write!(out, "    forgets what the key has used after responses with {statuses}")?;
+        match &forgives.header {
+            Some((name, Some(value))) => {
+                writeln!(out, " and {name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+            }
+            Some((name, None)) => writeln!(out, " and the header {name}")?,
+            None => writeln!(out)?,
+        }
     }
     if let Some(reserve) = &limit.reserve {
         let actual = match reserve.settle {

@@ -283,6 +283,14 @@ texts! {
             false => Err("it starts with `/`".to_owned()),
         };
 
+    /// A header, possibly with its value.
+    ResponseHeader(text) -> (HeaderName, Option<HeaderValue>):
+        "a header such as `X-Login`, or with its value `X-Login: ok`", r"^[^: ]+(: .+)?$" =>
+        match text.contains(':') {
+            true => header_line(text).map(|(name, value)| (name, Some(value))),
+            false => Header::parse(text).map(|name| (name, None)),
+        };
+
     /// A header with its value, in which `{client}` is a placeholder.
     HeaderLine(text) -> (String, String): "a header such as `X-API-Key: k-7`", r"^[^:]+:" =>
         header_line(text).map(|(name, _)| {

@@ -8,6 +8,7 @@ use tollgate_engine::{MethodCosts, Methods, Mode};
 use tollgate_llm::Models;
 
 use super::{PathMatch, ReservePlan, SettleBy, Statuses};
+use crate::file::tables::ForgiveOn;
 use tollgate_proxy::path::{PathFault, in_all_readings, other_readings};
 
 /// A route's limits. All of `global`, `client` and the first matching api apply, and either all of
@@ -105,7 +106,7 @@ pub struct LimitPlan {
     /// Which responses count; by default all.
     pub counts: Option<Vec<Statuses>>,
     /// Which responses forgive what the key has used; by default none.
-    pub forgives: Option<Vec<Statuses>>,
+    pub forgives: Option<ForgiveOn>,
     /// How an estimated charge is corrected.
     pub reserve: Option<ReservePlan>,
     /// How many requests may be in flight, if that is limited. Each tier has the same limit.

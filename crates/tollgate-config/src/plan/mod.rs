@@ -53,9 +53,9 @@ pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
 
 pub use crate::file::tables::{
-    AccessLogFormat, AccessLogPlan, Admin, CertificateFiles, Expect, FaultAt, Listen, LogFormat,
-    LogPlan, Memory, Requests, ResponseHeaders, TargetTlsFiles, Test, TestFile, Timeouts, TlsFiles,
-    TracingPlan, Waiting, WindowBound, WorstBound,
+    AccessLogFormat, AccessLogPlan, Admin, CertificateFiles, Expect, FaultAt, ForgiveOn, Listen,
+    LogFormat, LogPlan, Memory, Requests, ResponseHeaders, TargetTlsFiles, Test, TestFile,
+    Timeouts, TlsFiles, TracingPlan, Waiting, WindowBound, WorstBound,
 };
 
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use tollgate::store::Receipt;
 
 use super::context::is_queue;
 use super::options::QueueOption;
-use crate::file::tables::Rules;
+use crate::file::tables::{ForgiveOn, Rules};
 use crate::plan::{ReservePlan, SettleBy, Statuses, Whose};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Either, Setting};
@@ -104,7 +104,7 @@ pub(super) fn forgives(
     context: PolicyContext,
     whose: Whose,
     queues: bool,
-) -> Checked<Option<Vec<Statuses>>> {
+) -> Checked<Option<ForgiveOn>> {
     let key = &rules.forgive_on;
     let queues = queues || context.queues();
     if context.algorithm.is_none() && !rules.penalty.is_set() {
@@ -123,7 +123,7 @@ pub(super) fn forgives(
             "put it into `client`, or into an api with `per: client`",
         );
     }
-    Ok(key.value()?.map(|section| section.status))
+    key.value()
 }
 
 pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<ReservePlan>> {

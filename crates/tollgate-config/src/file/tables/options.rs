@@ -37,9 +37,12 @@ section! {
     }
 
     /// The responses that forgive. Requests that still run are forgiven, too.
+    #[derive(PartialEq, Eq)]
     values ForgiveOn = "forgiveOn" {
         /// The statuses that forgive: `200`, `2xx`, or a list.
         required status: Values<OneOrMore<format::Status>>,
+        /// A header that the response must have, too: `X-Login` with any value, or `X-Login: ok`.
+        optional header: format::ResponseHeader,
     }
 
     /// An estimated cost that is settled after the response. Units above the actual cost are

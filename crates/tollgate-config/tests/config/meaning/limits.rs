@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{HeaderName, HeaderValue, Method};
 use tollgate::headers::HeaderOptions;
 use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Cost, LeakyMode, Refill};
 use tollgate::store::Micros;
-use tollgate_config::plan::{ApiPlan, CostTable, LimitPlan, RouteLimits, SettleBy, Statuses};
+use tollgate_config::plan::{
+    ApiPlan, CostTable, ForgiveOn, LimitPlan, RouteLimits, SettleBy, Statuses,
+};
 use tollgate_engine::MethodCosts;
 
 use super::{api, with};
@@ -279,7 +281,7 @@ fn excess_and_reserve_are_read() {
        countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
     - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
     - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000},
-       forgiveOn: {status: [204, 3xx]}}
+       forgiveOn: {status: [204, 3xx], header: 'X-Login: ok'}}
     - {identifier: d, path: /d, limit: 9, windowSeconds: 60, excess: annotate}
 ",
     );
@@ -290,10 +292,10 @@ fn excess_and_reserve_are_read() {
     assert_eq!((d.mode, d.enforces()), (Mode::Annotate, false));
     assert_eq!(a.mode, Mode::Wait(Duration::from_secs(20)));
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
-    assert_eq!(
-        (&a.forgives, &c.forgives),
-        (&None, &Some(vec![Statuses::One(204), Statuses::Class(3)]))
-    );
+    let header = (HeaderName::from_static("x-login"), Some(HeaderValue::from_static("ok")));
+    let status = vec![Statuses::One(204), Statuses::Class(3)];
+    let forgives = ForgiveOn { status, header: Some(header) };
+    assert_eq!((&a.forgives, &c.forgives), (&None, &Some(forgives)));
     // `reserve.units` replaces `costs`.
     assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));
     assert_eq!(b.costs.of(&Method::POST, "/b"), Cost::new(5));

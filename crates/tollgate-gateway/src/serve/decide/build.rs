@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 use tollgate::headers;
 use tollgate::key::{ClientIp, KeySource, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
@@ -13,9 +13,9 @@ use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 use tollgate_config::files;
 use tollgate_config::plan::{
-    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, GroupSource, IdentitySource, LimitPlan,
-    LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlan, Whose,
-    is_grpc,
+    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, ForgiveOn, GroupSource, IdentitySource,
+    LimitPlan, LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses,
+    ValuePlan, Whose, is_grpc,
 };
 
 use super::client_identity::{ClientIdentity, Identity};
@@ -305,12 +305,18 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
     }
 }
 
-/// Forgives what the key has used after an upstream's responses with these statuses, if there is a
-/// list.
-fn forgiving(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
-    let Some(statuses) = statuses.cloned() else { return limit };
+/// Forgives what the key has used after such responses of an upstream, if there are any.
+fn forgiving(limit: Limit, on: Option<&ForgiveOn>) -> Limit {
+    let Some(ForgiveOn { status, header }) = on.cloned() else { return limit };
+    let has_header = move |headers: &HeaderMap| match &header {
+        None => true,
+        Some((name, None)) => headers.contains_key(name),
+        Some((name, Some(value))) => headers.get_all(name).iter().any(|it| it == value),
+    };
     limit.forgive_on(move |response| {
-        AnsweredBy::of(response.extensions).is_none() && contain(&statuses, response.status)
+        AnsweredBy::of(response.extensions).is_none()
+            && contain(&status, response.status)
+            && has_header(response.headers)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::workspace;
 type Program<'a> = (&'a str, &'a str);
 
 /// The programs that `cargo xtask test` needs besides Rust, from Debian.
-const PROGRAMS: [Program<'static>; 16] = [
+const PROGRAMS: [Program<'static>; 17] = [
     ("bash", "bash"),
     ("curl", "curl"),
     // If python3 exists without this package, the test installs the library with pip.

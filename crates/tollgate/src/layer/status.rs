@@ -100,7 +100,7 @@ async fn respond<St: Store>(
         return Err(Box::new(wrong_method()));
     }
     let mut look_ups = None;
-    let applied = loop {
+    let mut applied = loop {
         let applied = applied(&layer.face, &RequestHead::of_parts(parts), &mut look_ups)?;
         match look_ups.take_if(|look_ups| look_ups.is_pending()) {
             Some(pending) => look_ups = Some(pending.wait().await),
@@ -110,10 +110,16 @@ async fn respond<St: Store>(
     if applied.is_empty() {
         return Ok(shown(&layer.face, &applied, None));
     }
+    if layer.limits.has_overrides() {
+        layer.limits.apply_overrides(&mut applied);
+    }
     let charges: Vec<Charge<'_>> =
         applied.iter().map(|applied| Forecast::question(&layer.limits, applied)).collect();
     Ok(match layer.store.decide(&charges).await {
-        Ok(verdict) => shown(&layer.face, &applied, Some(&verdict)),
+        Ok(verdict) => {
+            let blocked = layer.limits.blocked(&applied, &verdict);
+            shown(&layer.face, &applied, blocked.as_ref().or(Some(&verdict)))
+        }
         Err(error) => unavailable(&layer.face, &applied, &error),
     })
 }

@@ -14,6 +14,9 @@
 //! | `GET /status/{policy}/{subject}` | a client's remaining units, without a charge | yes |
 //! | `DELETE /status/{policy}/{subject}` | resets the client's used units | yes |
 //! | `POST /status/{policy}/{subject}` | settles a charge | yes |
+//! | `GET /overrides` | all overrides of clients' quotas | yes |
+//! | `PUT /overrides/{policy}/{subject}` | changes a client's quota, or blocks it, until an instant | yes |
+//! | `GET`, `DELETE /overrides/{policy}/{subject}` | reads or removes an override | yes |
 //!
 //! [`SubjectName`](tollgate::key::SubjectName) documents the syntax of `{subject}`. Responses are
 //! JSON, and errors are `application/problem+json`. `docs/admin-api.md` in the repository lists all
@@ -51,12 +54,14 @@ mod error;
 mod events;
 mod files;
 mod guard;
+mod overrides;
 mod page;
 mod peers;
 mod problem;
 mod reports;
 mod routes;
 mod state;
+mod subjects;
 
 use std::fmt;
 use std::future::Future;

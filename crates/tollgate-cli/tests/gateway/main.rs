@@ -28,6 +28,7 @@ mod logging;
 mod model_servers;
 mod models;
 mod operators;
+mod overriding;
 mod pausing;
 mod products;
 mod protection;

@@ -1,5 +1,5 @@
-//! Builds the Lua script from the files in `lua/`, in two variants, and the roster's script, and
-//! their SHA-1 hashes for `EVALSHA`.
+//! Builds the Lua script from the files in `lua/`, in two variants, and the scripts of the roster
+//! and the overrides, and their SHA-1 hashes for `EVALSHA`.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -84,8 +84,13 @@ fn main() -> io::Result<()> {
 
     let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
     let cross_slot = format!("{CROSS_SLOT}{script}");
-    let roster = read("roster")?;
-    for (name, text) in [("tollgate", script), ("cross_slot", cross_slot), ("roster", roster)] {
+    let (roster, overrides) = (read("roster")?, read("overrides")?);
+    for (name, text) in [
+        ("tollgate", script),
+        ("cross_slot", cross_slot),
+        ("roster", roster),
+        ("overrides", overrides),
+    ] {
         let path = Path::new(&out).join(name);
         let sha1 = sha1_smol::Sha1::from(&text).digest().to_string();
         fs::write(path.with_extension("lua"), text)?;

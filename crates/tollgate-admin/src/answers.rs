@@ -123,11 +123,11 @@ impl CalendarStatus {
 impl PolicyStatus {
     pub(super) fn new(
         limit: &Limit,
+        policy: &Policy,
         store: &'static str,
         global: Option<Decision>,
         now: Timestamp,
     ) -> Self {
-        let policy = limit.policy();
         let on_store_error = policy.on_store_error().unwrap_or_default();
         Self {
             policy: policy.name().to_owned(),

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::answers::{Status, TopOfPolicy};
+use super::overrides::{self, OverrideStatus};
 use super::problem::Problem;
 use super::reports;
 use super::state::{MAX_STREAMS, State};
@@ -27,6 +28,8 @@ struct Event<'a> {
     #[serde(flatten)]
     status: Status,
     top: Option<Vec<TopOfPolicy>>,
+    /// The overrides that end first.
+    overrides: Option<Vec<OverrideStatus>>,
 }
 
 pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
@@ -71,6 +74,11 @@ async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _permit: Own
             uptime: streams.started.elapsed().as_secs_f64(),
             status: reports::status(&state).await,
             top: top.then(|| reports::top_of(&state, SHOWN)),
+            overrides: top.then(|| {
+                let mut first = overrides::current(&state);
+                first.truncate(SHOWN_OVERRIDES);
+                first
+            }),
         };
         let Ok(mut line) = serde_json::to_vec(&event) else { return };
         line.push(b'\n');
@@ -103,3 +111,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LIFETIME: Duration = Duration::from_secs(600);
 
 const SHOWN: usize = 10;
+
+/// Each line contains them.
+const SHOWN_OVERRIDES: usize = 100;

@@ -15,6 +15,9 @@
 //! | `GET /subjects/{subject}` | the same for all policies that can name the client | yes |
 //! | `DELETE /status/{policy}/{subject}` | resets the client's used units | yes |
 //! | `POST /status/{policy}/{subject}` | settles a charge | yes |
+//! | `GET /overrides` | all overrides of clients' quotas | yes |
+//! | `PUT /overrides/{policy}/{subject}` | changes a client's quota, or blocks it, until an instant | yes |
+//! | `GET`, `DELETE /overrides/{policy}/{subject}` | reads or removes an override | yes |
 //!
 //! [`SubjectName`](tollgate::key::SubjectName) documents the syntax of `{subject}`. Responses are
 //! JSON, and errors are `application/problem+json`. `docs/admin-api.md` in the repository lists all
@@ -52,8 +55,10 @@ mod error;
 mod events;
 mod files;
 mod guard;
+mod overrides;
 mod page;
 mod peers;
+mod policies;
 mod problem;
 mod reports;
 mod routes;

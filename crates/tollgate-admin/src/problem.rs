@@ -8,6 +8,8 @@ use http::header::{HeaderValue, WWW_AUTHENTICATE};
 use tollgate::denial::problem_response;
 use tollgate::store::StoreError;
 
+pub(super) type Reply = Result<Response, Problem>;
+
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,

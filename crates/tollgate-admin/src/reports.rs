@@ -48,7 +48,12 @@ pub(super) async fn status(state: &State) -> Status {
             // If the store was called, use its clock for the calendar period.
             let now = global.as_ref().map_or_else(now, |(_, verdict)| verdict.decided_at());
             let global = global.map(|(decision, _)| decision);
-            let mut status = PolicyStatus::new(limit, report.name, global, now);
+            // The policy of a quota per key does not depend on one key's override.
+            let policy = match limit.is_global() {
+                true => layer.policy_of(limit, None, &Key::GLOBAL),
+                false => limit.policy().clone(),
+            };
+            let mut status = PolicyStatus::new(limit, &policy, report.name, global, now);
             status.decisions = decisions;
             status.add(observed);
             let counters = [address(observed)].into();

@@ -11,7 +11,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tollgate::Limit;
-use tollgate::key::{Key, SubjectName};
+use tollgate::key::{Key, Subject, SubjectName};
 use tollgate::observe::{self, LayerHandle};
 use tollgate::policy::Cost;
 use tollgate::store::{Charged, Receipt, ReceiptId, Source, Timestamp};
@@ -19,22 +19,29 @@ use tollgate::tier::Tier;
 
 use super::answers::{Settle, Settled, SubjectStatus, Top, json};
 use super::peers::EVENTS;
-use super::problem::Problem;
+use super::problem::{Problem, Reply};
 use super::state::State;
-use super::{events, page, peers, reports, subjects};
+use super::subjects::{matches, subject_name};
+use super::{events, overrides, page, peers, policies, reports};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
         .route("/status", get(all))
         .route("/status/{policy}/{*subject}", get(read).delete(reset).post(settle))
-        .route("/subjects/{*subject}", get(subjects::read))
+        .route("/subjects/{*subject}", get(policies::read))
+        .route("/overrides", get(overrides::list))
+        .route(
+            "/overrides/{policy}/{*subject}",
+            get(overrides::read).put(overrides::set).delete(overrides::remove),
+        )
         .route("/top", get(top))
         .route(EVENTS, get(stream))
         .route("/metrics", get(metrics))
         .merge(page::router())
         .merge(further.with_state(()))
         .fallback(|| async {
-            Problem::new(StatusCode::NOT_FOUND, "There are /, /status, /top, /events and /metrics.")
+            let detail = "There are /, /status, /overrides, /top, /events and /metrics.";
+            Problem::new(StatusCode::NOT_FOUND, detail)
         })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Allow lists the methods.")
@@ -62,8 +69,6 @@ async fn check_site(Extract(state): Extract<State>, request: Request, next: Next
     }
 }
 
-type Reply = Result<Response, Problem>;
-
 async fn all(Extract(state): Extract<State>) -> Reply {
     json(&reports::status(&state).await)
 }
@@ -85,7 +90,7 @@ async fn settle(
     Found { layer, limit, key, tier }: Found,
     body: Result<Bytes, BytesRejection>,
 ) -> Reply {
-    let policy = layer.limits()[limit].policy_in(tier.as_ref());
+    let policy = &layer.policy_of(layer.limits()[limit], tier.as_ref(), &key);
     let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let settle: Settle =
         serde_json::from_slice(&body?).map_err(|error| wrong(error.to_string()))?;
@@ -161,32 +166,17 @@ impl FromRequestParts<State> for Found {
 }
 
 fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, Problem> {
-    let name: SubjectName = subject
-        .parse()
-        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("The subject: {error}.")))?;
-    let mut is_known = false;
-    for layer in state.layers() {
-        let limits = layer.limits();
-        let named = |limit: &&Limit| limit.policy().name() == policy;
-        is_known |= limits.iter().any(named);
-        let found = limits.iter().enumerate().filter(|(_, limit)| named(limit));
-        let found = found.filter_map(|(index, limit)| Some((index, limit.key_of(&name)?))).next();
-        if let Some((limit, key)) = found {
-            let tier = match parameter(uri, "tier") {
-                Some(asked) => Some(known_tier(limits[limit], &asked)?),
-                // A tier without a quota here has no effect.
-                None => layer.tier_of(&name).filter(|tier| reports::has_tier(limits[limit], tier)),
-            };
-            return Ok(Found { layer, limit, key, tier });
-        }
-    }
-    let detail = if is_known {
-        "This policy has no subjects of this kind. /status shows whether all clients share its \
-         quota, and `key:HEX` names any key."
-    } else {
-        "There is no such policy. /status lists all policies."
+    let name: SubjectName = subject_name(subject)?;
+    let mut found = matches(state, policy, subject)?;
+    let (layer, limit, Subject { key, .. }) = found.swap_remove(0);
+    let limits = layer.limits();
+    let tier = match parameter(uri, "tier") {
+        Some(asked) => Some(known_tier(limits[limit], &asked)?),
+        // A tier without a quota here has no effect.
+        None => layer.tier_of(&name).filter(|tier| reports::has_tier(limits[limit], tier)),
     };
-    Err(Problem::new(StatusCode::NOT_FOUND, detail))
+    drop(limits);
+    Ok(Found { layer, limit, key, tier })
 }
 
 fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {

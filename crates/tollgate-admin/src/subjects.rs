@@ -1,42 +1,42 @@
-//! A subject under all policies.
+//! Finds the limits and keys that a path names.
 
-use axum::extract::{Path, State as Extract};
-use axum::response::Response;
-use http::{HeaderMap, StatusCode};
-use tollgate::key::SubjectName;
+use http::StatusCode;
+use tollgate::Limit;
+use tollgate::key::{Subject, SubjectName};
+use tollgate::observe::LayerHandle;
 
-use super::answers::{SubjectPolicies, SubjectStatus, json};
 use super::problem::Problem;
-use super::reports;
 use super::state::State;
 
-/// The subject's remaining units under each policy that can name it. The first layer with a policy
-/// answers for it.
-pub(super) async fn read(
-    Extract(state): Extract<State>,
-    headers: HeaderMap,
-    Path(subject): Path<String>,
-) -> Result<Response, Problem> {
-    state.0.guard.check_token(&headers)?;
-    let name: SubjectName = subject
-        .parse()
-        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("The subject: {error}.")))?;
-    let mut policies: Vec<SubjectStatus> = Vec::new();
+pub(super) fn subject_name(subject: &str) -> Result<SubjectName, Problem> {
+    let wrong = |error| Problem::new(StatusCode::BAD_REQUEST, format!("The subject: {error}."));
+    subject.parse().map_err(wrong)
+}
+
+/// Returns the limits with this policy that can name the subject, by layer and number: at least one.
+pub(super) fn matches(
+    state: &State,
+    policy: &str,
+    subject: &str,
+) -> Result<Vec<(LayerHandle, usize, Subject)>, Problem> {
+    let name = subject_name(subject)?;
+    let (mut is_known, mut all) = (false, Vec::new());
     for layer in state.layers() {
-        for limit in layer.limits() {
-            let policy = limit.policy().name();
-            let Some(key) = limit.key_of(&name) else { continue };
-            if policies.iter().any(|known| known.policy == policy) {
-                continue;
-            }
-            let tier = layer.tier_of(&name).filter(|tier| reports::has_tier(limit, tier));
-            let (decision, verdict) = reports::peek(&layer, limit, tier.as_ref(), &key).await?;
-            policies.push(SubjectStatus::new(limit, tier.as_ref(), &decision, verdict.source()));
-        }
+        let limits = layer.limits();
+        let named = |limit: &&Limit| limit.policy().name() == policy;
+        is_known |= limits.iter().any(named);
+        let found = limits.iter().enumerate().filter(|(_, limit)| named(limit));
+        let found = found.filter_map(|(number, limit)| Some((number, limit.subject_of(&name)?)));
+        all.extend(found.map(|(number, subject)| (layer.clone(), number, subject)));
     }
-    if policies.is_empty() {
-        let detail = "No policy has subjects of this kind. /status lists all policies.";
-        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+    if !all.is_empty() {
+        return Ok(all);
     }
-    json(&SubjectPolicies { policies })
+    let detail = if is_known {
+        "This policy has no subjects of this kind. /status shows whether all clients share its \
+         quota, and `key:HEX` names any key."
+    } else {
+        "There is no such policy. /status lists all policies."
+    };
+    Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }

@@ -122,8 +122,8 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     write_limits(out, plan, route, api, &head, &client);
     // The tokens are not known before the request's body, so only this one is certain.
     let charges = planned.charges(&head, number, api, &client, |_| Some(Cost::ONE));
-    let limits = match charges {
-        Ok((rules, charges)) => Charged { rules, charges },
+    let mut limits = match charges {
+        Ok((rules, charges)) => Charged { rules: Limits::clone(rules), charges },
         Err(NoClient::Missing) => {
             let status = plan.missing_key_status.as_u16();
             return end(out, &format!("is answered with {status}: it has no client"));
@@ -153,6 +153,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
                          or do not read it (`--dry`)"
                     )
                 })?;
+                limits.override_by(&store).await?;
                 store.decide(&limits.queries()).await.map_err(|error| error.to_string())
             })?;
             write_verdict(out, limits, &verdict);
@@ -171,16 +172,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 
 /// A request's limits and its charges to them.
-struct Charged<'a> {
-    rules: &'a Limits,
+struct Charged {
+    rules: Limits,
     charges: Charges,
 }
 
-impl Charged<'_> {
+impl Charged {
+    /// Applies operators' overrides.
+    async fn override_by(&mut self, store: &impl Store) -> Result<(), String> {
+        let Some(overrides) = store.overrides() else { return Ok(()) };
+        overrides.refresh().await.map_err(|error| error.to_string())?;
+        self.rules = self.rules.clone().overridden_by(Some(overrides), |_, _, _| Box::new(()));
+        self.rules.apply_overrides(self.charges.iter_mut());
+        Ok(())
+    }
+
     /// For each charge, the request's own cost and then the other costs.
     fn queries(&self) -> Vec<Charge<'_>> {
         let costs = |applied: &AppliedLimit| [applied.cost].into_iter().chain(COSTS.map(Cost::new));
-        let query = |applied, cost| Charge { cost, ..Forecast::question(self.rules, applied) };
+        let query = |applied, cost| Charge { cost, ..Forecast::question(&self.rules, applied) };
         let each = self.charges.iter().flat_map(|it| costs(it).map(move |cost| (it, cost)));
         each.map(|(applied, cost)| query(applied, cost)).collect()
     }
@@ -256,12 +266,16 @@ fn write_limits(
     }
 }
 
-fn write_verdict(out: &mut String, limits: Charged<'_>, verdict: &Verdict) {
+fn write_verdict(out: &mut String, limits: Charged, verdict: &Verdict) {
     let at = verdict.decided_at();
     let _ = writeln!(out, "now, {}:", instant(at));
     let (mut own, mut exceeded) = (Vec::new(), Vec::new());
     let decisions = verdict.decisions().chunks(1 + COSTS.len());
     for (applied, decisions) in limits.charges.iter().zip(decisions) {
+        let blocked = applied.own.as_ref().and_then(|own| own.blocked_until);
+        let blocked = blocked.map(|until| until.since(at));
+        let decided = |it: &Decision| blocked.map_or(*it, |left| it.blocked_for(left));
+        let decisions: Vec<_> = decisions.iter().map(decided).collect();
         let Some((this, others)) = decisions.split_first() else { continue };
         let (policy, mode) = (limits.rules.policy(applied), limits.rules.of(applied).mode);
         own.push(*this);
@@ -295,7 +309,7 @@ fn write_verdict(out: &mut String, limits: Charged<'_>, verdict: &Verdict) {
             others.join(", ")
         );
     }
-    let forecast = Forecast::new(limits.rules, limits.charges, &Verdict::new(true, at, own));
+    let forecast = Forecast::new(&limits.rules, limits.charges, &Verdict::new(true, at, own));
     let time = |time: Micros| humantime::format_duration(time.into());
     let _ = match forecast {
         Forecast::Pass(Micros::ZERO) => write!(out, "it would pass"),

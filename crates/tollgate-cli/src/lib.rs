@@ -5,6 +5,7 @@
 pub mod explain;
 mod load;
 mod log;
+pub mod overrides;
 pub mod replay;
 pub mod signatures;
 pub mod test;
@@ -30,6 +31,7 @@ pub use crate::load::{Checks, load};
 
 use crate::explain::{Described, explain};
 use crate::load::{WRONG, failed, plan, tell, wrong};
+use crate::overrides::OverrideArgs;
 use crate::replay::{ReplayArgs, SuggestArgs};
 use crate::test::TestArgs;
 use crate::worst::WorstArgs;
@@ -147,6 +149,13 @@ pub enum Command {
         #[command(flatten)]
         worst: Box<WorstArgs>,
     },
+    /// Change one client's quota until an instant, or block the client
+    ///
+    /// The command sends the change to the admin address of a running gateway. It applies within two
+    /// seconds in all gateways that share a Redis. Used units remain used.
+    #[command(after_help = "Example: tollgate override set client ip:203.0.113.7 --limit 5000 \
+                            --until tomorrow")]
+    Override(Box<OverrideArgs>),
     /// Print the file's JSON Schema, for editors
     ///
     /// Editors with YAML support complete a file if its first line is
@@ -236,6 +245,10 @@ impl Cli {
                 if fails { Err(failed(&text)) } else { Ok(text) }
             }
             Command::Test(args) => test::run(args),
+            Command::Override(args) => overrides::run(args).map_err(|error| {
+                eprintln!("error: {error}");
+                ExitCode::FAILURE
+            }),
             Command::Worst { config, worst } => {
                 worst::run(&read(config)?, worst).map_err(|error| wrong(&error))
             }

@@ -5,6 +5,8 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::num::NonZeroU32;
 
+#[cfg(feature = "std")]
+use crate::Overrides;
 use crate::{
     BoxFuture, Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement, Store,
     Verdict,
@@ -42,6 +44,8 @@ trait Erased: Send + Sync {
     fn name(&self) -> &'static str;
     fn has_local_fallback(&self) -> bool;
     fn replicas(&self) -> Option<NonZeroU32>;
+    #[cfg(feature = "std")]
+    fn overrides(&self) -> Option<Overrides>;
 }
 
 impl AnyStore {
@@ -88,6 +92,11 @@ impl<S: Store> Erased for S {
     fn replicas(&self) -> Option<NonZeroU32> {
         Store::replicas(self)
     }
+
+    #[cfg(feature = "std")]
+    fn overrides(&self) -> Option<Overrides> {
+        Store::overrides(self)
+    }
 }
 
 impl Store for AnyStore {
@@ -128,6 +137,11 @@ impl Store for AnyStore {
 
     fn replicas(&self) -> Option<NonZeroU32> {
         self.0.replicas()
+    }
+
+    #[cfg(feature = "std")]
+    fn overrides(&self) -> Option<Overrides> {
+        self.0.overrides()
     }
 }
 

@@ -59,6 +59,18 @@ impl Decision {
         Self { outcome: Outcome::Undecided, limit, remaining: 0, reset_after: Micros::ZERO }
     }
 
+    /// Returns the decision while an operator blocks the key for another `left`. A client that waits
+    /// until the block ends must then be allowed, so a longer wait remains.
+    #[must_use]
+    pub fn blocked_for(self, left: Micros) -> Self {
+        let outcome = match self.outcome {
+            Outcome::ExceedsCapacity => Outcome::ExceedsCapacity,
+            Outcome::Deny { retry_after } => Outcome::Deny { retry_after: retry_after.max(left) },
+            _ => Outcome::Deny { retry_after: left },
+        };
+        Self { outcome, remaining: 0, reset_after: self.reset_after.max(left), ..self }
+    }
+
     /// Returns whether this policy allows the request.
     pub const fn allows(&self) -> bool {
         !self.denies()

@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 
 use crate::policy::check_share;
 use crate::{
-    BoxFuture, Charge, Cost, Decision, Key, Micros, OnStoreError, OwnedCharge, PenaltyBlock,
-    Policy, PolicyError, Receipt, Reply, Settlement, Source, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, Micros, OnStoreError, Overrides, OwnedCharge,
+    PenaltyBlock, Policy, PolicyError, Receipt, Reply, Settlement, Source, Store, StoreError,
+    Verdict,
 };
 
 /// A primary store, and a local store that decides while the primary store cannot. Created with
@@ -221,6 +222,10 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn replicas(&self) -> Option<NonZeroU32> {
         self.store.replicas()
+    }
+
+    fn overrides(&self) -> Option<Overrides> {
+        self.store.overrides()
     }
 }
 

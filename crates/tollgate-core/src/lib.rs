@@ -31,7 +31,7 @@
 //! ```
 //!
 //! Without the default feature `std`, the crate needs only `alloc`, for WebAssembly and embedded
-//! systems. [`Fallback`] and [`Calendar::new`] use locks and therefore need `std`.
+//! systems. [`Fallback`], [`Overrides`] and [`Calendar::new`] use locks and therefore need `std`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -48,6 +48,8 @@ mod fallback;
 mod key;
 mod lease;
 mod math;
+#[cfg(feature = "std")]
+mod overrides;
 mod policy;
 mod quota;
 mod reply;
@@ -80,6 +82,11 @@ pub use decision::{Decision, Outcome, Source, Verdict};
 pub use fallback::{Fallback, FallbackFuture};
 pub use key::Key;
 pub use lease::{Granted, Hold, Holds, Lease};
+#[cfg(feature = "std")]
+pub use overrides::{
+    Override, OverrideChange, OverrideEdit, OverrideError, OverrideId, OverrideList, OverridePlace,
+    Overrides,
+};
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
 pub use reply::{NeverPending, Reply};

@@ -9,9 +9,9 @@ use core::fmt;
 use core::num::NonZeroU32;
 use core::pin::Pin;
 
-#[cfg(feature = "std")]
-use crate::Fallback;
 use crate::{Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement, Verdict};
+#[cfg(feature = "std")]
+use crate::{Fallback, Overrides};
 
 /// Stores the state of every key and decides requests.
 ///
@@ -151,6 +151,16 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// calls this method immediately, because a store may only start to count then. A wrapper
     /// returns its inner store's answer.
     fn replicas(&self) -> Option<NonZeroU32> {
+        None
+    }
+
+    /// Returns the operators' overrides of single keys' quotas, if the store has them.
+    ///
+    /// The caller applies them, because a charge contains its policy. A store that several processes
+    /// share may only start to read their overrides at the first call. A wrapper returns its inner
+    /// store's answer.
+    #[cfg(feature = "std")]
+    fn overrides(&self) -> Option<Overrides> {
         None
     }
 }

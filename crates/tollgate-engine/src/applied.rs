@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use tollgate_core::{Cost, Decision, Key, Micros, Policy};
+use tollgate_core::{Cost, Decision, Key, Micros, Policy, Timestamp};
 
 /// The number of a client's tier. The default means no tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ impl Default for TierIndex {
 /// A policy that replaces a limit's policy for a client with its own quota.
 #[derive(Debug)]
 pub struct OwnPolicy {
+    /// The end of an operator's block, in the store's time.
+    pub blocked_until: Option<Timestamp>,
     /// The policy, with the name and the algorithm of the limit's policy.
     pub policy: Policy,
     /// The caller's data for responses to this client, such as header values.

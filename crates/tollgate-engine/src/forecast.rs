@@ -33,6 +33,9 @@ impl Forecast {
     /// Decides a request without charging it. `dry` is the store's reply to the
     /// [question](Self::question) about each charge.
     pub fn new(limits: &Limits, charges: Charges, dry: &Verdict) -> Self {
+        if limits.are_blocked(&charges) {
+            return Self::Reject;
+        }
         let enforces = |applied: &AppliedLimit| limits.of(applied).mode.enforces();
         let queue = |applied: &AppliedLimit| limits.charge(applied).queue;
         let decided = || charges.iter().zip(dry.decisions());

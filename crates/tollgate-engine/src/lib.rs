@@ -36,6 +36,8 @@ mod estimate;
 mod forecast;
 mod limit;
 mod methods;
+mod overridden;
+mod overrides;
 mod paths;
 mod question;
 mod queue;

@@ -1,11 +1,13 @@
 //! Limits: a policy in each tier, what happens beyond its quota, and what it corrects.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Micros, OnStoreError, Policy, StoreError};
 
 use crate::applied::{AppliedLimit, TierIndex};
+use crate::overridden::Overridden;
 
 /// What a limit does with a request beyond its quota.
 ///
@@ -129,6 +131,7 @@ pub struct Limits {
     list: Box<[Limit]>,
     may_wait: bool,
     delaying: Option<usize>,
+    pub(crate) overridden: Option<Arc<Overridden>>,
 }
 
 impl Limits {
@@ -141,7 +144,8 @@ impl Limits {
         debug_assert!(list.len() <= Self::MAX, "too many limits");
         let may_wait = list.iter().any(|limit| limit.mode.max_wait().is_some());
         let delays = |limit: &Limit| limit.mode.enforces() && limit.policy.queues();
-        Self { may_wait, delaying: list.iter().position(delays), list }
+        let delaying = list.iter().position(delays);
+        Self { may_wait, delaying, list, overridden: None }
     }
 
     /// Returns the limit that applies.

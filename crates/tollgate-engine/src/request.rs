@@ -51,6 +51,9 @@ impl Request {
     /// Enters the queue if earlier requests wait for its keys.
     #[inline]
     fn enter(&mut self, limits: &Limits, arrival: Option<Arrival>) -> Asking {
+        if limits.are_blocked(&self.charges) {
+            return Asking::new(Question::Dry, Asked::Blocked);
+        }
         let first = |arrival| Asking::new(Question::Charge, Asked::First(arrival));
         let Some(arrival) = arrival else { return first(None) };
         let may_wait = arrival.others_wait && !self.may_wait(limits).is_empty();
@@ -117,6 +120,7 @@ impl Request {
                 }
                 reply => self.conclude(limits, reply),
             },
+            Asked::Blocked => self.on_blocked(limits, reply),
             Asked::Leaving(leaving) => match reply {
                 Ok(verdict) => {
                     let peeked = question.complete(limits, &self.charges, &verdict);
@@ -127,6 +131,20 @@ impl Request {
                 }
                 reply => self.conclude(limits, reply),
             },
+        }
+    }
+
+    /// Rejects a blocked request, unless its block has just ended. The store has not charged it.
+    #[cold]
+    fn on_blocked(&mut self, limits: &Limits, reply: Result<Verdict, StoreError>) -> Step {
+        let verdict = match reply {
+            Ok(verdict) => Question::Dry.complete(limits, &self.charges, &verdict),
+            // The block does not depend on the store.
+            Err(_) => limits.undecided(&self.charges),
+        };
+        match limits.blocked(&self.charges, &verdict) {
+            Some(blocked) => self.reject(&blocked, Rejection::Denied),
+            None => Step::Ask(Asking::new(Question::Charge, Asked::Last)),
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) enum Asked {
     Leaving(Leaving),
     /// To charge for the last time.
     Last,
+    /// For the numbers of its rejection, because an operator has blocked it.
+    Blocked,
 }
 
 /// A request in the queue.
@@ -99,7 +101,7 @@ impl Asking {
         match self.asked {
             Asked::First(_) => first,
             Asked::Retried(_) | Asked::Last => Refunds::All,
-            Asked::Entered(_) | Asked::Leaving(_) => Refunds::None,
+            Asked::Entered(_) | Asked::Leaving(_) | Asked::Blocked => Refunds::None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 
 use foldhash::fast::RandomState;
+use tollgate_core::Overrides;
 #[cfg(doc)]
 use tollgate_core::Receipt;
 
@@ -125,7 +126,9 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         let shards = self.shards.next_power_of_two().min(1 << most.ilog2());
         let bounds = Bounds { keys: self.max_keys / shards, bytes: self.max_bytes / shards };
         let hasher = RandomState::default();
+        let clock = self.clock.clone();
         MemoryStore(Arc::new(Inner {
+            overrides: Overrides::in_process(move || clock.now()),
             clock: self.clock,
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(bounds, &hasher)))).collect(),
             settled: (0..shards)

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use parking_lot::MutexGuard;
-use tollgate_core::{Key, Policy, ReceiptId};
+use tollgate_core::{Key, Overrides, Policy, ReceiptId};
 
 use crate::settled::Settled;
 use crate::shard::Shard;
@@ -16,6 +16,7 @@ pub(crate) struct Inner<C> {
     pub(crate) shards: Box<[Padded]>,
     /// Settled receipts, sharded by their random IDs, so receipts for a busy key spread evenly.
     pub(crate) settled: Box<[Mutex<Settled>]>,
+    pub(crate) overrides: Overrides,
 }
 
 /// A shard on its own cache lines. Processors fetch lines in pairs, hence 128 bytes.

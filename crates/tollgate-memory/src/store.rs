@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, Micros, NeverPending, PenaltyBlock, Policy, Receipt, Reply,
-    Settlement, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, Key, Micros, NeverPending, Overrides, PenaltyBlock, Policy, Receipt,
+    Reply, Settlement, Store, StoreError, Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -130,6 +130,10 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn name(&self) -> &'static str {
         "memory"
+    }
+
+    fn overrides(&self) -> Option<Overrides> {
+        Some(self.0.overrides.clone())
     }
 }
 

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, PenaltyBlock,
-    Policy, Receipt, Reply, Settlement, Source, Store, StoreError, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, Overrides,
+    PenaltyBlock, Policy, Receipt, Reply, Settlement, Source, Store, StoreError, Timestamp,
+    Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -276,6 +277,10 @@ impl<C: Clock> Store for ThreadLeases<C> {
 
     fn name(&self) -> &'static str {
         self.store.name()
+    }
+
+    fn overrides(&self) -> Option<Overrides> {
+        self.store.overrides()
     }
 }
 

@@ -305,6 +305,7 @@ impl RedisStoreBuilder {
             combiner,
             leases,
             roster: OnceLock::new(),
+            overrides: OnceLock::new(),
         })))
     }
 }

@@ -4,14 +4,15 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement, Store,
-    StoreError,
+    BoxFuture, Charge, Cost, Key, Micros, Overrides, PenaltyBlock, Policy, Receipt, Reply,
+    Settlement, Store, StoreError,
 };
 
 use crate::calls::combiner::Combiner;
 use crate::calls::failure::STORE;
 use crate::calls::future::RedisFuture;
 use crate::calls::ticket::{Answer, NamedCharge, Request};
+use crate::client::overrides::SharedOverrides;
 use crate::client::roster::Roster;
 use crate::store::RedisStore;
 
@@ -106,6 +107,18 @@ impl Store for RedisStore {
         let Combiner { topology, ids, runtime, .. } = &*self.0.combiner;
         let join = || Roster::join(topology, &self.0.names.roster(), ids.process(), runtime);
         self.0.roster.get_or_init(join).count()
+    }
+
+    /// The first call starts to read the overrides in Redis about once a second. The stores in this
+    /// namespace share them.
+    ///
+    /// The deny cache and leases need not forget a key: they belong to a quota, and an override is
+    /// another quota.
+    fn overrides(&self) -> Option<Overrides> {
+        let Combiner { topology, ids, runtime, clock, .. } = &*self.0.combiner;
+        let names = &self.0.names;
+        let start = || SharedOverrides::start(topology, names, clock, ids.process(), runtime);
+        Some(self.0.overrides.get_or_init(start).overrides.clone())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::calls::ticket::{Answer, Request, Ticket};
 use crate::client::address::Address;
 use crate::client::breaker::BreakerState;
 use crate::client::node::Node;
+use crate::client::overrides::SharedOverrides;
 use crate::client::report::RedisReport;
 use crate::client::roster::Roster;
 use crate::lease::Leases;
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) leases: Leases,
     /// Joined when a local fallback first needs it.
     pub(crate) roster: OnceLock<Roster>,
+    /// Read since a layer or limiter first needed them.
+    pub(crate) overrides: OnceLock<SharedOverrides>,
 }
 
 impl RedisStore {

@@ -9,7 +9,7 @@ use tollgate_engine::{Corrects, Limit as Rule};
 use crate::cost::Costs;
 use crate::head::Condition;
 use crate::head::RequestHead;
-use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource, SubjectName};
+use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource, Subject, SubjectKind, SubjectName};
 pub use crate::paths::{Paths, PathsError};
 use crate::settling::Settling;
 pub use crate::settling::{Reserve, ResponseHead};
@@ -576,12 +576,17 @@ impl Limit {
     /// Returns the key under which this subject's requests are counted, if the key source can
     /// derive it without a request.
     pub fn key_of(&self, name: &SubjectName) -> Option<Key> {
+        self.subject_of(name).map(|subject| subject.key)
+    }
+
+    /// Returns the subject with this name, if the key source can derive it without a request.
+    pub fn subject_of(&self, name: &SubjectName) -> Option<Subject> {
+        let other = |key| Subject { kind: SubjectKind::Other, key };
         match name {
-            SubjectName::Key(key) => Some(key.clone()),
-            SubjectName::Missing => {
-                (self.on_missing_key == Some(OnMissingKey::Share)).then(OnMissingKey::shared_key)
-            }
-            name => self.key.named(name).map(|subject| subject.key),
+            SubjectName::Key(key) => Some(other(key.clone())),
+            SubjectName::Missing => (self.on_missing_key == Some(OnMissingKey::Share))
+                .then(|| other(OnMissingKey::shared_key())),
+            name => self.key.named(name),
         }
     }
 

@@ -15,8 +15,8 @@
 pub use crate::settling::SentReceipt;
 pub use tollgate_core::{
     AnyStore, BoxFuture, Charge, Charged, Decision, Fallback, FallbackFuture, Micros, NeverPending,
-    Outcome, PenaltyBlock, Receipt, ReceiptId, Reply, Settlement, Source, StoreError, Timestamp,
-    Verdict,
+    Outcome, Override, OverrideChange, OverrideError, OverrideId, Overrides, PenaltyBlock, Receipt,
+    ReceiptId, Reply, Settlement, Source, StoreError, Timestamp, Verdict,
 };
 #[cfg(feature = "memory")]
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock, ThreadLeases};

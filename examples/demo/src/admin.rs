@@ -64,6 +64,8 @@ pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<SocketA
     let (address, listener) = bound.map_err(|error| {
         format!("cannot listen on {address}: {error}; choose another with --admin")
     })?;
+    // The log of overrides has the operator's address.
+    let router = router.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(address)
 }

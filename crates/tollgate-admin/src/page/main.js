@@ -1,6 +1,7 @@
 // The entry point: reads a stream from each replica and updates the page every second.
 
 import { drawRates } from "./chart.js";
+import { showOverrides } from "./overrides.js";
 import { Replica } from "./replica.js";
 import { prepareSending } from "./send.js";
 import { watch } from "./stream.js";
@@ -77,6 +78,7 @@ function show() {
   const policy = showChoice(others);
   showConnection(others);
   showDenials(others);
+  showOverrides(others, own, () => sessionStorage.getItem(TOKEN));
   showPolicies(others);
   drawRates(others, policy, now);
   showReplicas(others, policy, now);
@@ -109,7 +111,7 @@ function showToken(all) {
   for (const id of ["token", "use"]) at(id).hidden = given;
   document.querySelector("label[for=token]").hidden = given;
   at("forget").hidden = !given;
-  let words = "Enter the admin token to see which clients are denied.";
+  let words = "Enter the admin token to see which clients are denied or overridden.";
   if (given) words = refused.length > 0 ? `${refused.join(", ")} rejected the token.` : "";
   if (at("token-words").textContent !== words) at("token-words").textContent = words;
 }

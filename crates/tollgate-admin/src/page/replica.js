@@ -57,7 +57,7 @@ export class Replica {
   }
 
   forgetTop() {
-    if (this.last) this.last.top = null;
+    if (this.last) Object.assign(this.last, { top: null, overrides: null });
   }
 }
 

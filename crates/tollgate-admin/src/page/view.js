@@ -185,7 +185,7 @@ export function showDenials(replicas) {
 }
 
 /** Gives `parent` a child for each item. Existing children are reused, so focus is not lost. */
-function keyed(parent, items, keyOf, make, update) {
+export function keyed(parent, items, keyOf, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, index) => {
     const key = keyOf(item);

@@ -89,7 +89,7 @@ async fn errors_name_the_problem() {
         ("GET", "/status/each/%FF", 400, "UTF-8"),
         ("PUT", "/status/each/global", 405, "Allow"),
         ("POST", "/status", 405, "Allow"),
-        ("GET", "/no-such", 404, "/status, /top, /events and /metrics"),
+        ("GET", "/no-such", 404, "/status, /overrides, /top, /events and /metrics"),
         ("GET", "/metrics", 404, "without"),
         ("GET", "/top?most=0", 400, "1 to 128"),
         ("POST", "/status/each/key:00", 400, "EOF"),

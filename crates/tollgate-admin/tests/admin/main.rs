@@ -7,6 +7,7 @@
 
 mod access;
 mod answers;
+mod overrides;
 mod page;
 mod subjects;
 mod support;

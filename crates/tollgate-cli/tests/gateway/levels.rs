@@ -9,7 +9,7 @@ use tollgate_test_servers::Redis;
 use crate::support::{Answer, Client, Gateway, Seen, Upstream};
 
 /// An organisation with two teams of two keys each, and a key that belongs to no team.
-const KEYS: &str = "\
+pub(crate) const KEYS: &str = "\
 identity: apiKey
 apiKeys:
   scheme: Bearer
@@ -22,19 +22,20 @@ apiKeys:
 levels: {team: apiKey, organisation: apiKey}
 ";
 
-type Answering = Response<http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>>;
+pub(crate) type Answering =
+    Response<http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>>;
 
 /// A model that uses as many tokens as `x-used` says.
-fn model(seen: &Seen) -> Answering {
+pub(crate) fn model(seen: &Seen) -> Answering {
     let used: u64 = seen.header("x-used").parse().unwrap_or_default();
     let body = json!({"usage": {"prompt_tokens": 0, "completion_tokens": used}}).to_string();
     Response::new(Full::from(body).boxed())
 }
 
-const PRICES: &str = "models: {other: {output: 1, tokensPerKilobyte: 1}}";
+pub(crate) const PRICES: &str = "models: {other: {output: 1, tokensPerKilobyte: 1}}";
 
 /// Reserves `max` tokens and the input, which is free, and uses `used` tokens.
-async fn ask(client: &Client, key: &str, max: u64, used: u64) -> Answer {
+pub(crate) async fn ask(client: &Client, key: &str, max: u64, used: u64) -> Answer {
     let (bearer, used) = (format!("Bearer {key}"), used.to_string());
     let headers = [("authorization", &*bearer), ("x-used", &used)];
     let body = json!({"prompt": "Hi", "max_tokens": max}).to_string();

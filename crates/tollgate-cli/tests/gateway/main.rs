@@ -29,6 +29,7 @@ mod logins;
 mod model_servers;
 mod models;
 mod operators;
+mod overriding;
 mod pausing;
 mod products;
 mod protection;

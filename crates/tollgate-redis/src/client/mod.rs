@@ -10,6 +10,7 @@
 //! | `server_clock.rs` | a server's time |
 //! | `check.rs`, `report.rs` | a server's problems |
 //! | `roster.rs` | how many processes share the quotas |
+//! | `overrides.rs`, `override_list.rs` | operators' overrides, which all processes share |
 
 pub(crate) mod address;
 pub(crate) mod breaker;
@@ -18,6 +19,8 @@ pub(crate) mod connection;
 pub(crate) mod host_port;
 pub(crate) mod node;
 pub(crate) mod node_breaker;
+mod override_list;
+pub(crate) mod overrides;
 pub(crate) mod report;
 pub(crate) mod roster;
 pub(crate) mod server_clock;

@@ -33,6 +33,12 @@ pub(crate) const ROSTER_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/ros
 /// Its SHA-1.
 pub(crate) const ROSTER_SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/roster.sha1"));
 
+/// The script that reads and replaces the overrides.
+pub(crate) const OVERRIDES_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/overrides.lua"));
+
+/// Its SHA-1.
+pub(crate) const OVERRIDES_SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/overrides.sha1"));
+
 #[cfg(test)]
 mod tests {
     use tollgate_test_servers::Redis;
@@ -43,8 +49,9 @@ mod tests {
     fn script_contains_every_file() {
         for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap() {
             let path = file.unwrap().path();
-            // The roster is a separate script.
-            let is_part = path.file_stem().is_some_and(|stem| stem != "roster");
+            // These are separate scripts.
+            let is_part =
+                path.file_stem().is_some_and(|stem| stem != "roster" && stem != "overrides");
             if is_part && path.extension().is_some_and(|extension| extension == "lua") {
                 let text = std::fs::read_to_string(&path).unwrap();
                 assert!(TEXT.contains(&text), "{}", path.display());
@@ -56,8 +63,12 @@ mod tests {
     #[test]
     fn redis_knows_each_script_by_its_digest() {
         let redis = Redis::start();
-        let scripts =
-            [(TEXT, SHA1), (CROSS_SLOT_TEXT, CROSS_SLOT_SHA1), (ROSTER_TEXT, ROSTER_SHA1)];
+        let scripts = [
+            (TEXT, SHA1),
+            (CROSS_SLOT_TEXT, CROSS_SLOT_SHA1),
+            (ROSTER_TEXT, ROSTER_SHA1),
+            (OVERRIDES_TEXT, OVERRIDES_SHA1),
+        ];
         for (text, sha1) in scripts {
             let loaded = redis.cmd(&["SCRIPT", "LOAD", text]);
             // Redis before version 7 has no flags of scripts.

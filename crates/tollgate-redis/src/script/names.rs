@@ -62,13 +62,24 @@ impl Names {
         name
     }
 
-    fn subject(&self, key: &Key) -> Name {
+    /// Returns the name of the overrides. No subject is that short.
+    pub(crate) fn overrides(&self) -> Name {
+        let mut name = Name::from_slice(&self.prefix);
+        name.extend_from_slice(b"overrides}");
+        name
+    }
+
+    /// Returns the keyed hash of a key.
+    pub(crate) fn letters(&self, key: &Key) -> [u8; 22] {
         let mut hash = self.hash.clone();
         hash.update(&*key.as_bytes());
-        let digest = hash.finalize();
-        let mut name = Name::from_slice(&self.prefix);
         // 128 bits: a collision with a given victim takes 2^128 attempts.
-        name.extend_from_slice(encode(&digest[..16]).as_slice());
+        encode(&hash.finalize()[..16])
+    }
+
+    fn subject(&self, key: &Key) -> Name {
+        let mut name = Name::from_slice(&self.prefix);
+        name.extend_from_slice(&self.letters(key));
         name.push(b'}');
         name
     }

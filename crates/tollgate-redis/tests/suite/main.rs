@@ -8,9 +8,10 @@ mod faults;
 mod laws;
 #[cfg(unix)]
 mod lease;
+#[cfg(unix)]
+mod overrides;
 mod refunds;
 mod rights;
-#[cfg(unix)]
 mod roster;
 mod scenes;
 mod script;

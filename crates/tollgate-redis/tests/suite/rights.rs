@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate_core::{Cost, Key, Micros, Override, OverrideChange, Policy, Quota, Store, StoreExt};
 use tollgate_redis::{RedisStore, RedisStoreBuilder, RedisWarning};
 use tollgate_test_servers::{Cluster, Redis, until};
 
@@ -68,6 +68,12 @@ async fn documented_rights_suffice_for_a_server() {
     assert_eq!(report.warnings, []);
     assert!(report.clock_ahead.is_some() && report.maxmemory_policy.is_some(), "{report:?}");
     assert!(store.charge(&policy(), &Key::GLOBAL, Cost::ONE).await.unwrap().is_admitted());
+    let overrides = store.overrides().expect("overrides");
+    let until = overrides.now() + Micros::new(60_000_000);
+    let (policy, subject) = ("p".to_owned(), "global".to_owned());
+    let it = Override { policy, subject, change: OverrideChange::Block, until };
+    assert!(!overrides.set(&Key::GLOBAL, it).await.unwrap());
+    assert!(overrides.remove("p", &Key::GLOBAL).await.unwrap());
 }
 
 /// Includes the slot map, and keys that are moving to another node.

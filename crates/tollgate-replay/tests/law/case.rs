@@ -155,7 +155,8 @@ impl Case {
             if sent.has_own {
                 // As if it were the client's own policy, not its tier's.
                 let (policy, prepared) = (rules.policy(&applied).clone(), Box::new(()));
-                applied.own = Some(Arc::new(OwnPolicy { policy, prepared }));
+                let own = OwnPolicy { policy, prepared, blocked_until: None };
+                applied.own = Some(Arc::new(own));
                 applied.tier = if sent.in_tier { TierIndex::NONE } else { TierIndex(0) };
             }
             let policy = rules.policy(&applied).clone();

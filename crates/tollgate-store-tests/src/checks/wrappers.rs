@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, Micros, NeverPending, PenaltyBlock, Policy, Receipt, Reply,
-    Settlement, Store, StoreError,
+    BoxFuture, Charge, Cost, Key, Micros, NeverPending, Overrides, PenaltyBlock, Policy, Receipt,
+    Reply, Settlement, Store, StoreError, Timestamp,
 };
 
 /// The inner store in [`wrapper_returns_inner_store_properties`].
@@ -13,8 +13,8 @@ pub struct Inside {
     has_local_fallback: bool,
 }
 
-/// Checks that a wrapper returns its inner store's name and number of replicas, and has a local
-/// fallback if the inner store has one. `wrap` creates the wrapper.
+/// Checks that a wrapper returns its inner store's name, number of replicas and overrides, and has a
+/// local fallback if the inner store has one. `wrap` creates the wrapper.
 ///
 /// These [`Store`] methods have a default, so a wrapper that forgets them still compiles.
 pub fn wrapper_returns_inner_store_properties<W: Store>(wrap: impl Fn(Inside) -> W) {
@@ -23,6 +23,8 @@ pub fn wrapper_returns_inner_store_properties<W: Store>(wrap: impl Fn(Inside) ->
         let (name, wrapper) = (inside.name(), wrap(inside));
         assert_eq!(wrapper.name(), name, "`Store::name` of the wrapper");
         assert_eq!(wrapper.replicas(), REPLICAS, "`Store::replicas` of the wrapper");
+        let overrides = wrapper.overrides().map(|overrides| overrides.now());
+        assert_eq!(overrides, Some(OVERRIDES_NOW), "`Store::overrides` of the wrapper");
         assert!(
             wrapper.has_local_fallback() || !has_local_fallback,
             "`Store::has_local_fallback` of the wrapper must be the inner store's"
@@ -31,6 +33,8 @@ pub fn wrapper_returns_inner_store_properties<W: Store>(wrap: impl Fn(Inside) ->
 }
 
 const REPLICAS: Option<NonZeroU32> = NonZeroU32::new(7);
+/// Identifies the overrides.
+const OVERRIDES_NOW: Timestamp = Timestamp::from_micros(7);
 
 impl Inside {
     fn answer<T, F: Future<Output = Result<T, StoreError>>>() -> Reply<F> {
@@ -71,5 +75,9 @@ impl Store for Inside {
 
     fn replicas(&self) -> Option<NonZeroU32> {
         REPLICAS
+    }
+
+    fn overrides(&self) -> Option<Overrides> {
+        Some(Overrides::in_process(|| OVERRIDES_NOW))
     }
 }

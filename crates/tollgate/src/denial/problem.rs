@@ -215,7 +215,8 @@ impl fmt::Display for Detail<'_> {
                 write!(f, ". This request costs {cost}; {left} remain.")
             }
             (Reason::Blocked, _) => f.write_str(
-                "Too many requests were denied or have failed, so the client is blocked for now.",
+                "The client is blocked for now: too many of its requests were denied or have failed, \
+                 or an operator has blocked it.",
             ),
             (Reason::StoreUnavailable, _) => {
                 f.write_str("The rate limiter cannot decide at the moment.")

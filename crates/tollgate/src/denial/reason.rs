@@ -14,7 +14,7 @@ macro_rules! page {
 pub enum Reason {
     /// A quota is used up. Waiting helps.
     QuotaExceeded,
-    /// A penalty blocks the subject. Waiting helps.
+    /// A penalty or an operator blocks the subject. Waiting helps.
     Blocked,
     /// The request costs more than a policy's capacity. Waiting does not help.
     CostExceedsQuota,

@@ -28,7 +28,9 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         arrival: Option<Arrival>,
         patience: Micros,
     ) -> Progress<St, X> {
-        if arrival.is_some() {
+        let is_blocked =
+            self.limits.has_overrides() && self.limits.apply_overrides(decided.charges.iter_mut());
+        if arrival.is_some() || is_blocked {
             return self.queue(decided, timer, arrival, patience);
         }
         let reply = match self.ask(Question::Charge, &decided.charges).now() {
@@ -39,7 +41,7 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         self.end(decided, &timer, conclusion, patience)
     }
 
-    /// Decides a request that may wait in the queue.
+    /// Decides a request that may wait in the queue, or that an operator has blocked.
     #[inline(never)]
     fn queue(
         self: &Arc<Self>,

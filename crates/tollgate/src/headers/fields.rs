@@ -38,22 +38,31 @@ enum Terms {
 impl PolicyFields {
     /// Makes a limit's header values. They are never freed, so there must be few.
     pub(crate) fn new(policy: &Policy) -> Self {
-        Self::with_values(policy, interned)
+        Self::with_values(policy, Terms::of(policy), interned)
     }
 
     /// Makes the header values for a client with this policy. They are freed together with it.
     pub(crate) fn of_client(&self, policy: &Policy) -> Self {
-        let own = Self::with_values(policy, |text| HeaderValue::from_bytes(text).ok());
+        self.of_client_under(policy, Terms::of(policy))
+    }
+
+    /// Makes the header values for a client that an operator has blocked. A block looks like a
+    /// penalty, until it ends.
+    pub(crate) fn of_blocked_client(&self, policy: &Policy) -> Self {
+        self.of_client_under(policy, Terms::Penalty)
+    }
+
+    fn of_client_under(&self, policy: &Policy, terms: Terms) -> Self {
+        let own = Self::with_values(policy, terms, |text| HeaderValue::from_bytes(text).ok());
         let (names, is_soft) = (self.names.clone(), self.is_soft);
         Self { names, is_soft, ..own.hidden(self.is_hidden()) }
     }
 
-    fn with_values(policy: &Policy, value: fn(&[u8]) -> Option<HeaderValue>) -> Self {
+    fn with_values(policy: &Policy, terms: Terms, value: fn(&[u8]) -> Option<HeaderValue>) -> Self {
         let mut item = quoted(policy.name());
         let mut quota = item.clone();
         item.push(b";r=");
         quota.push(b";q=");
-        let terms = Terms::of(policy);
         // The headers name a penalty only while it blocks.
         let most = if let Terms::Penalty = terms { 0 } else { policy.capacity() };
         quota.push_integer(most);

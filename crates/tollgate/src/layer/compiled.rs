@@ -16,7 +16,7 @@ pub(super) struct CompiledLimit {
     costs: Costs,
     /// The cost, if it is the same for all requests.
     uniform_cost: Option<Cost>,
-    base: PolicyFields,
+    pub(super) base: PolicyFields,
     in_tiers: Box<[PolicyFields]>,
     /// The quotas of clients, if they are looked up.
     pub(super) quotas: Option<Box<OwnQuotas>>,

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    AnyStore, BoxFuture, Charge, Cost, Key, Receipt, Reply, Settlement, Store, Verdict,
+    AnyStore, BoxFuture, Charge, Cost, Key, Overrides, Policy, Receipt, Reply, Settlement, Store,
+    Verdict,
 };
 
 use super::service::{RateLimit, RateLimitLayer};
@@ -55,10 +56,25 @@ impl LayerHandle {
     }
 
     /// Returns the decision for `key` under a limit, without charging it. All tiers share the same
-    /// state, but the remaining units depend on the tier's quota, or on the key's own quota if it
-    /// was looked up recently.
+    /// state, but the remaining units depend on the tier's quota, on the key's own quota if it was
+    /// looked up recently, or on its override.
     pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Reply<BoxFuture<Verdict>> {
-        self.0.store().decide(&[Charge::new(&limit.policy_of(tier, key), key, Cost::ZERO)])
+        self.0.store().decide(&[Charge::new(&self.policy_of(limit, tier, key), key, Cost::ZERO)])
+    }
+
+    /// Returns the policy that applies to `key` now: its override, its own quota if it was looked up
+    /// recently, or the tier's policy.
+    pub fn policy_of(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Policy {
+        let policy = limit.policy_of(tier, key);
+        match self.overrides() {
+            Some(overrides) => overrides.apply(&policy, key).0,
+            None => policy,
+        }
+    }
+
+    /// Returns the overrides of the layer's store, if the store has them.
+    pub fn overrides(&self) -> Option<Overrides> {
+        self.0.store().overrides()
     }
 
     /// Returns a subject's tier, if the tier source can find it without a request.

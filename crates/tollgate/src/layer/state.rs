@@ -37,6 +37,15 @@ pub(super) fn compile<St: Store>(
     let compile = |limit| CompiledLimit::new(limit, tiers.as_ref(), &options.costs);
     let limits: Box<[_]> = limits.into_iter().map(compile).collect();
     let rules = Limits::new(limits.iter().map(|limit| limit.rule(tiers.as_ref())));
+    let fields: Box<[PolicyFields]> = limits.iter().map(|limit| limit.base.clone()).collect();
+    let prepare = move |limit: usize, policy: &_, is_blocked| {
+        let fields = &fields[limit];
+        Box::new(match is_blocked {
+            true => fields.of_blocked_client(policy),
+            false => fields.of_client(policy),
+        }) as _
+    };
+    let rules = rules.overridden_by(store.overrides(), prepare);
     let observed = options.observed.clone();
     let faults = QuietLog::default();
     let http = Http { limits, options, tiers, faults, cost_headers };

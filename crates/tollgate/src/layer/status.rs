@@ -151,7 +151,12 @@ async fn respond<St: Store>(
     }
     let mut all = Vec::with_capacity(parts.len());
     for part in parts {
-        all.push(part.applied(request).await?);
+        let mut applied = part.applied(request).await?;
+        let limits = &part.layer.limits;
+        if limits.has_overrides() {
+            limits.apply_overrides(&mut applied);
+        }
+        all.push(applied);
     }
     // Every store is called before the first reply is awaited, so calls to Redis share a round trip.
     let calls = parts.iter().zip(&all).map(|(part, applied)| {
@@ -168,7 +173,10 @@ async fn respond<St: Store>(
             continue;
         };
         match call.await {
-            Ok(verdict) => verdicts.push(Some(verdict)),
+            Ok(verdict) => {
+                let blocked = part.layer.limits.blocked(applied, &verdict);
+                verdicts.push(Some(blocked.unwrap_or(verdict)));
+            }
             Err(error) => return Err(Box::new(unavailable(&part.layer.face, applied, &error))),
         }
     }

@@ -265,6 +265,7 @@ impl<St: Store> LimiterBuilder<St> {
         };
         check_limits(&mut limits, &self.store)?;
         let rules = Limits::new(limits.iter().map(|limit| limit.rule(&[])));
+        let rules = rules.overridden_by(self.store.overrides(), |_, _, _| Box::new(()));
         let face = Face {
             queue: self.wait_queue,
             quotas: limits.iter().map(|it| OwnQuotas::new(it, &[], |_| Box::new(()))).collect(),

@@ -109,10 +109,14 @@ impl<St: Store> Limiter<St> {
             }
             charges.push(applied, limits);
         }
+        if limits.has_overrides() {
+            limits.apply_overrides(charges.iter_mut());
+        }
         let peeks = limits.charges(&charges).into_iter();
         let peeks: Vec<_> = peeks.map(|charge| Charge { cost: Cost::ZERO, ..charge }).collect();
         let reply = store.decide(&peeks);
-        charges.fill_in(&reply.await?);
+        let verdict = reply.await?;
+        charges.fill_in(limits.blocked(&charges, &verdict).as_ref().unwrap_or(&verdict));
         Ok(Verdicts::of(limits, &charges))
     }
 

@@ -23,6 +23,7 @@ mod metrics;
 mod nesting;
 mod obeying;
 mod outages;
+mod overrides;
 mod penalties;
 mod polite;
 mod quota_lookup;

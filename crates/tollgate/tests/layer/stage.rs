@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::store::{
-    BoxFuture, Charge, Micros, PenaltyBlock, Receipt, Reply, Settlement, StoreError, Verdict,
+    BoxFuture, Charge, Micros, Overrides, PenaltyBlock, Receipt, Reply, Settlement, StoreError,
+    Verdict,
 };
 use tollgate::{Policy, Store};
 
@@ -170,5 +171,9 @@ impl<S: Store> Store for Staged<S> {
 
     fn has_local_fallback(&self) -> bool {
         self.store.has_local_fallback()
+    }
+
+    fn overrides(&self) -> Option<Overrides> {
+        self.store.overrides()
     }
 }

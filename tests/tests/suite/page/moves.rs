@@ -56,6 +56,18 @@ async fn page_follows_traffic_and_names_denied_clients() {
     type_in(tab, TOKEN);
     tab.press("Enter");
     tab.shows("#denials tbody", "all clients\tglobal (20 per 60 s)\t4");
+    // An operator gives all clients more for an hour, and takes it back on the page.
+    assert!(tab.value::<bool>("document.querySelector('#overridden').hidden"));
+    let token = format!("Bearer {TOKEN}");
+    let (operator, body) = (Client::new(stage.set.admins[1]), r#"{"limit": 50, "for": 3600}"#);
+    let path = "/overrides/global/global";
+    let set = operator.send("PUT", path, &[("authorization", &token)], body).await.unwrap();
+    assert_eq!(set.status, 200);
+    tab.shows("#overrides tbody", "global\tglobal\t50\t60 min\tRemove");
+    tab.shows("#policies", "30 of 50 left");
+    tab.run("document.querySelector('#overrides button').click()");
+    tab.until("document.querySelector('#overridden').hidden");
+    tab.shows("#policies", "0 of 20 left");
     let is_above_charts = "document.querySelector('#denials').getBoundingClientRect().bottom
         < document.querySelector('#chart').getBoundingClientRect().top";
     assert!(tab.value::<bool>(is_above_charts));

@@ -38,8 +38,8 @@ pub(crate) async fn serve<St: Inspect>(
 ) {
     let mut open = VecDeque::<AbortHandle>::new();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 listener::rest(&error).await;
                 continue;
@@ -53,7 +53,9 @@ pub(crate) async fn serve<St: Inspect>(
             oldest.abort();
         }
         let served = tokio::spawn(async move {
-            let answered = |request: Request<Incoming>| {
+            let answered = |mut request: Request<Incoming>| {
+                // The log of changes has it.
+                request.extensions_mut().insert(peer);
                 let answer = answer(&gateway, request.method(), request.uri().path());
                 let mut router = router.clone();
                 async move {

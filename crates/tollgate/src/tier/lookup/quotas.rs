@@ -209,7 +209,8 @@ impl OwnQuotas {
             return Ok(own);
         }
         let policy = own_policy(&self.policy, &self.quotas.shares, quota)?;
-        let own = Arc::new(OwnPolicy { prepared: (self.prepare)(&policy), policy });
+        let prepared = (self.prepare)(&policy);
+        let own = Arc::new(OwnPolicy { prepared, policy, blocked_until: None });
         if by_quota.len() >= *prune_at {
             by_quota.retain(|_, own| own.strong_count() > 0);
             *prune_at = (2 * by_quota.len()).max(64);

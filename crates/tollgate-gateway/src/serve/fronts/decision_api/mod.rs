@@ -18,7 +18,7 @@ use tollgate::layer::WaitQueue;
 use tollgate::limiter::AcquireError;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::Cost;
-use tollgate::store::{Charge, StoreError};
+use tollgate::store::{Charge, Micros, StoreError};
 use tollgate::{Limiter, Policy};
 use tollgate_admin::Token;
 use tollgate_config::plan::{ApiWaits, DecisionApiPlan};
@@ -121,16 +121,30 @@ impl<St: Inspect> DecisionApi<St> {
     async fn look(&self, asked: &Decide) -> Result<Decided, Problem> {
         let mut charges = Vec::with_capacity(asked.charges.len());
         for charge in &asked.charges {
-            charges.push((self.policy(&charge.policy)?, charge.key(), charge.cost));
+            let key = charge.key();
+            let (policy, blocked) = self.in_force(self.policy(&charge.policy)?, &key);
+            charges.push((policy, key, Cost::new(charge.cost), blocked));
         }
-        let dry = charges.iter().map(|(policy, key, cost)| {
-            let charge = Charge::new(policy, key, Cost::new(*cost)).dry();
+        let dry = charges.iter().map(|(policy, key, cost, _)| {
+            let charge = Charge::new(policy, key, *cost).dry();
             Charge { queue: None, ..charge }
         });
         let dry: Vec<_> = dry.collect();
         let reply = self.limiter.store().decide(&dry);
         let verdict = reply.await?;
-        Ok(Decided::dry(charges.iter().map(|(policy, ..)| *policy), &verdict))
+        let decisions = charges.iter().zip(verdict.decisions());
+        let decisions = decisions.map(|((policy, _, _, blocked), decision)| {
+            (policy, blocked.map_or(*decision, |left| decision.blocked_for(left)))
+        });
+        Ok(Decided::dry(decisions))
+    }
+
+    /// The policy that applies to a key now, and how long an operator has blocked the key.
+    fn in_force(&self, policy: &Policy, key: &Key) -> (Policy, Option<Micros>) {
+        match self.limiter.store().overrides() {
+            Some(overrides) => overrides.apply(policy, key),
+            None => (policy.clone(), None),
+        }
     }
 
     fn policy(&self, name: &str) -> Result<&Policy, Problem> {
@@ -142,7 +156,8 @@ impl<St: Inspect> DecisionApi<St> {
 
     async fn settle(&self, asked: Settle) -> Result<Settled, Problem> {
         let policy = self.policy(&asked.receipt.policy)?;
-        let receipt = asked.receipt.read(policy).map_err(Problem::bad)?;
+        let (policy, _) = self.in_force(policy, &asked.receipt.key());
+        let receipt = asked.receipt.read(&policy).map_err(Problem::bad)?;
         let reply = self.limiter.store().settle(&receipt, Cost::new(asked.actual));
         Ok(Settled::from(reply.await?))
     }

@@ -7,7 +7,7 @@ use tollgate::layer::Verdicts;
 use tollgate::limiter::Refusal;
 use tollgate::policy::Cost;
 use tollgate::store::{
-    Charged, Decision, Micros, Outcome, Receipt, ReceiptId, Settlement, Source, Timestamp, Verdict,
+    Charged, Decision, Micros, Outcome, Receipt, ReceiptId, Settlement, Source, Timestamp,
 };
 
 #[derive(Deserialize)]
@@ -93,13 +93,15 @@ impl Decided {
         Self { allowed: false, retry_after, policies, receipts: Vec::new() }
     }
 
-    pub(super) fn dry<'a>(policies: impl Iterator<Item = &'a Policy>, verdict: &Verdict) -> Self {
-        let decided = policies.zip(verdict.decisions());
-        let policies: Vec<_> =
-            decided.map(|(policy, decision)| DecidedPolicy::new(policy, decision)).collect();
+    pub(super) fn dry<'a>(decisions: impl Iterator<Item = (&'a Policy, Decision)>) -> Self {
+        let mut is_possible = true;
+        let policies: Vec<_> = decisions
+            .map(|(policy, decision)| {
+                is_possible &= decision.outcome != Outcome::ExceedsCapacity;
+                DecidedPolicy::new(policy, &decision)
+            })
+            .collect();
         let allowed = policies.iter().all(|policy| policy.allowed);
-        let is_possible =
-            verdict.decisions().iter().all(|it| it.outcome != Outcome::ExceedsCapacity);
         let waits = policies.iter().filter_map(|policy| policy.retry_after);
         let retry_after = waits.max_by(f64::total_cmp).filter(|_| is_possible);
         Self { allowed, retry_after, policies, receipts: Vec::new() }
@@ -136,6 +138,10 @@ impl WireReceipt {
         })
     }
 
+    pub(super) fn key(&self) -> Key {
+        Key::from(&*self.key)
+    }
+
     pub(super) fn read(&self, policy: &Policy) -> Result<Receipt, &'static str> {
         // `from_str_radix` accepts a sign.
         let is_id = self.id.len() == 32 && !self.id.starts_with('+');
@@ -146,7 +152,7 @@ impl WireReceipt {
             id: ReceiptId(id.ok_or("`receipt.id` must be 32 hex digits.")?),
             source: if self.local { Source::Local } else { Source::Store },
             policy: policy.clone(),
-            key: Key::from(&*self.key),
+            key: self.key(),
             charged: Charged { leaves_at: Timestamp::from_micros(self.leaves_at), ..charged },
         })
     }

@@ -1,0 +1,86 @@
+//! Requests to the admin API.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use http::uri::Authority;
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Longer than the admin API waits for Redis.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Ten thousand overrides need less.
+const MOST_BYTES: usize = 16 << 20;
+
+pub(super) struct Admin {
+    authority: Authority,
+    bearer: HeaderValue,
+}
+
+impl Admin {
+    pub(super) fn new(url: &Uri, token: Option<&str>) -> Result<Self, String> {
+        let is_http = url.scheme_str() == Some("http") && matches!(url.path(), "" | "/");
+        let authority = url.authority().filter(|_| is_http && url.query().is_none());
+        let wrong = || {
+            format!(
+                "`--admin {url}` is not an admin address: write a URL such as http://127.0.0.1:8081"
+            )
+        };
+        let authority = authority.ok_or_else(wrong)?.clone();
+        let token = token
+            .filter(|token| !token.is_empty())
+            .ok_or("there is no token: set TOLLGATE_ADMIN_TOKEN to the token of the gateway")?;
+        let mut bearer = HeaderValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| "the token has characters that a header cannot contain")?;
+        bearer.set_sensitive(true);
+        Ok(Self { authority, bearer })
+    }
+
+    /// Sends a request, and returns the answer's JSON.
+    pub(super) fn send(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.authority.as_str())
+            .header(AUTHORIZATION, self.bearer.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
+            .map_err(|error| error.to_string())?;
+        let at = &self.authority;
+        let (status, body) = runtime.block_on(async {
+            match timeout(PATIENCE, exchange(at, request)).await {
+                Ok(answer) => answer.map_err(|error| format!("http://{at}: {error}")),
+                Err(_) => Err(format!("http://{at} does not answer within {PATIENCE:?}")),
+            }
+        })?;
+        let json = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        if status.is_success() {
+            return Ok(json);
+        }
+        let detail = json["detail"].as_str().unwrap_or("this is not Tollgate's admin address");
+        Err(format!("http://{at}: {}: {detail}", status.as_u16()))
+    }
+}
+
+async fn exchange(
+    authority: &Authority,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MOST_BYTES).collect().await?.to_bytes();
+    connection.abort();
+    Ok((status, body))
+}

@@ -1,0 +1,271 @@
+//! `tollgate override`: operators change one client's quota until an instant.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tollgate_test_servers::{Redis, until_async};
+
+use crate::levels::{KEYS, PRICES, ask, model};
+use crate::support::{Client, Gateway, Upstream};
+
+/// The operator token of the test's gateways.
+const TOKEN: &str = "0123456789abcdef";
+
+/// Runs the program, and returns its output and whether it succeeded.
+fn run(gateway: &Gateway, token: &str, args: &[&str]) -> (bool, String) {
+    let program = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("override")
+        .args(args)
+        .args(["--admin", &format!("http://{}", gateway.admin)])
+        .env("TOLLGATE_ADMIN_TOKEN", token)
+        .output()
+        .unwrap();
+    let said = [program.stdout, program.stderr].concat();
+    (program.status.success(), String::from_utf8(said).unwrap())
+}
+
+fn succeed(gateway: &Gateway, args: &[&str]) -> String {
+    let (is_success, said) = run(gateway, TOKEN, args);
+    assert!(is_success, "{args:?}: {said}");
+    said
+}
+
+/// Waits until each gateway answers with this limit, and checks that it took less than two seconds.
+async fn until_limit(clients: &[Client], limit: &str) {
+    let changed = Instant::now();
+    until_async(&format!("the limit {limit}"), Duration::from_secs(20), async || {
+        for client in clients {
+            if client.get("/").await.header("x-ratelimit-limit") != limit {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    assert!(changed.elapsed() < Duration::from_secs(2), "{:?}", changed.elapsed());
+}
+
+fn lines(upstream: &Upstream, redis: &Redis) -> String {
+    format!(
+        "{}strategy: sliding_window_log\n\
+         store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+         client: {{limit: 2, windowSeconds: 3600}}\n",
+        upstream.target(),
+        redis.url()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_gateways_follow_an_override_and_restarts_keep_it() {
+    let upstream = Upstream::new().await;
+    let redis = Redis::start();
+    let lines = lines(&upstream, &redis);
+    let gateways = [(); 3].map(|()| Gateway::start(&lines));
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    for (client, expected) in clients.iter().zip([200, 200, 429]) {
+        assert_eq!(client.get("/").await.status, expected);
+    }
+    let whose = ["client", "ip:127.0.0.1"];
+    let set = ["set", whose[0], whose[1], "--limit", "5000", "--until", "tomorrow"];
+    let said = succeed(&gateways[0], &set);
+    assert!(
+        said.starts_with("client ip:127.0.0.1: limit 5000 until ") && said.contains("T00:00:00"),
+        "{said}"
+    );
+    until_limit(&clients, "5000").await;
+    gateways[0].until_logged("overridden by an operator");
+    let log = gateways[0].log();
+    let line = log.lines().find(|line| line.contains("overridden by an operator")).unwrap();
+    for part in [
+        "INFO",
+        "policy=\"client\"",
+        "subject=\"ip:127.0.0.1\"",
+        "limit=5000",
+        "until=\"",
+        "peer=\"127.0.0.1:",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert_eq!(log.matches("overridden by an operator").count(), 1);
+    let explained = || {
+        let file = gateways[0].file("limits.yaml");
+        let said = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("explain").arg(file).output();
+        String::from_utf8(said.unwrap().stdout).unwrap()
+    };
+    assert!(explained().contains("of 5000 left; this request now"), "{}", explained());
+    // Another gateway lists and changes it.
+    assert_eq!(succeed(&gateways[1], &["list"]).lines().count(), 1);
+    drop(gateways);
+
+    let gateways = [(); 3].map(|()| Gateway::start(&lines));
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    until_limit(&clients, "5000").await;
+    let said = succeed(&gateways[2], &["block", whose[0], whose[1], "--for", "1h"]);
+    assert!(said.starts_with("client ip:127.0.0.1: blocked until "), "{said}");
+    gateways[2].until_logged("blocked by an operator");
+    until_async("a block", Duration::from_secs(2), async || {
+        for client in &clients {
+            let answer = client.get("/").await;
+            let wait: u64 = answer.header("retry-after").parse().unwrap_or_default();
+            if answer.status != 429 || !(3_590..=3_600).contains(&wait) {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    assert!(succeed(&gateways[0], &["list"]).contains("blocked"));
+    succeed(&gateways[1], &["remove", whose[0], whose[1]]);
+    gateways[1].until_logged("override removed by an operator");
+    let removed = Instant::now();
+    until_async("no overrides", Duration::from_secs(20), async || {
+        let is_empty = |gateway| succeed(gateway, &["list"]) == "there are no overrides\n";
+        gateways.iter().all(is_empty).then_some(())
+    })
+    .await;
+    assert!(removed.elapsed() < Duration::from_secs(2), "{:?}", removed.elapsed());
+    until_limit(&clients, "2").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn override_in_memory_ends_by_itself() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\nclient: {{limit: 2, windowSeconds: 3600}}\n",
+        upstream.target()
+    );
+    let (gateway, client) = Gateway::with_client(&lines);
+    succeed(&gateway, &["set", "client", "ip:127.0.0.1", "--limit", "7", "--for", "2s"]);
+    assert_eq!(client.get("/").await.header("x-ratelimit-limit"), "7");
+    // A reload keeps it.
+    gateway.rewrite(&lines.replace("limit: 2", "limit: 3"));
+    gateway.until_config(|config| config["version"] == 2).await;
+    until_async("the file's limit", Duration::from_secs(10), async || {
+        (client.get("/").await.header("x-ratelimit-limit") == "3").then_some(())
+    })
+    .await;
+    assert_eq!(succeed(&gateway, &["list"]), "there are no overrides\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_commands_name_the_cure() {
+    let upstream = Upstream::new().await;
+    let lines = format!("{}client: {{limit: 2, windowSeconds: 3600}}\n", upstream.target());
+    let gateway = Gateway::start(&lines);
+    let set = |rest: &[&'static str]| {
+        let mut args = vec!["set", "client", "ip:127.0.0.1"];
+        args.extend(rest);
+        args
+    };
+    for (token, args, cure) in [
+        ("another-token-of-an-operator", set(&["--limit", "9", "--for", "1h"]), "401: This needs"),
+        ("", set(&["--limit", "9", "--for", "1h"]), "set TOLLGATE_ADMIN_TOKEN"),
+        (TOKEN, set(&["--limit", "0", "--for", "1h"]), "0 is not in 1.."),
+        (TOKEN, set(&["--limit", "9"]), "--for <TIME>|--until <WHEN>"),
+        (TOKEN, set(&["--limit", "9", "--until", "2020-01-01T00:00:00Z"]), "is not in the future"),
+        (TOKEN, set(&["--limit", "9", "--until", "noon"]), "write `tomorrow`"),
+        (TOKEN, set(&["--limit", "9", "--for", "2000d"]), "at most 366 days"),
+        (
+            TOKEN,
+            vec!["set", "other", "ip:127.0.0.1", "--limit", "9", "--for", "1h"],
+            "404: There is no such policy",
+        ),
+        (TOKEN, vec!["block", "client", "somebody", "--for", "1h"], "400: The subject: "),
+        (TOKEN, vec!["remove", "client", "ip:127.0.0.1"], "404: There is no such override"),
+    ] {
+        let (is_success, said) = run(&gateway, token, &args);
+        assert!(!is_success && said.contains(cure), "{args:?}: {said}");
+    }
+    let elsewhere = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["override", "list", "--admin", "https://127.0.0.1:1", "--token", TOKEN])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("write a URL such as"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn decision_api_follows_overrides() {
+    let api = "decisionApi:\n  listen: 127.0.0.1:0\n  policies:\n  \
+               - {identifier: tenant, limit: 2, window: 240h, strategy: sliding_window_log}\n";
+    let gateway = Gateway::start(api);
+    let client = Client::new(gateway.fronts["decisionApi"]);
+    let decide = async |cost: u64, dry: bool| -> Value {
+        let charges = json!([{"policy": "tenant", "key": "acme", "cost": cost}]);
+        let body = json!({"charges": charges, "dry_run": dry}).to_string();
+        client.send("POST", "/v1/decide", &[], &body).await.unwrap().json()
+    };
+    assert_eq!(decide(3, false).await["allowed"], false);
+    // "acme" in hex.
+    let subject = "key:61636d65";
+    succeed(&gateway, &["set", "tenant", subject, "--limit", "5", "--for", "1h"]);
+    assert_eq!(decide(3, true).await["allowed"], true);
+    let decided = decide(3, false).await;
+    assert_eq!((&decided["allowed"], &decided["policies"][0]["limit"]), (&json!(true), &json!(5)));
+    let settle = json!({"receipt": decided["receipts"][0], "actual": 1}).to_string();
+    let settled = client.send("POST", "/v1/settle", &[], &settle).await.unwrap().json();
+    assert_eq!(settled["units"], 2);
+    assert_eq!(decide(0, true).await["policies"][0]["remaining"], 4);
+    succeed(&gateway, &["block", "tenant", subject, "--for", "1h"]);
+    for dry in [true, false] {
+        let blocked = decide(1, dry).await;
+        let wait = blocked["retry_after"].as_f64().unwrap();
+        assert!(blocked["allowed"] == false && (3_590.0..=3_600.0).contains(&wait), "{blocked}");
+    }
+}
+
+/// The team's override applies to all of its clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_can_be_overridden() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}{KEYS}strategy: fixed_window_counter\n\
+         client: {{limit: 9, window: 20days, levels: {{team: {{limit: 1, window: 20days}}}}}}\n",
+        upstream.target()
+    );
+    let (gateway, client) = Gateway::with_client(&lines);
+    let get = async |key: &str| {
+        let bearer = format!("Bearer {key}");
+        client.send("GET", "/", &[("authorization", &bearer)], "").await.unwrap().status.as_u16()
+    };
+    assert_eq!([get("ann").await, get("bob").await, get("eve").await], [200, 429, 200]);
+    let top = gateway.operate("GET", "/top").await.json();
+    let policies = top["policies"].as_array().unwrap();
+    let team = policies.iter().find(|it| it["policy"] == "client/team").unwrap();
+    let subject = team["denied"][0]["subject"].as_str().unwrap();
+    assert_eq!(subject, "other:red", "as in docs/how-to/tenants.md");
+    succeed(&gateway, &["set", "client/team", subject, "--limit", "3", "--for", "1h"]);
+    assert_eq!([get("bob").await, get("ann").await, get("bob").await], [200, 200, 429]);
+    assert_eq!(get("joe").await, 429, "the other team");
+    succeed(&gateway, &["set", "client", "api-key:ann", "--limit", "1", "--for", "1h"]);
+    succeed(&gateway, &["set", "client/team", subject, "--limit", "9", "--for", "1h"]);
+    assert_eq!([get("ann").await, get("bob").await], [429, 200]);
+}
+
+/// A budget counts millionths.
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_can_be_overridden() {
+    let upstream = Upstream::answering(model).await;
+    let lines = format!(
+        "{}{KEYS}llm:\n  tokensPerMinute: 9000\n  monthlyBudget: 0.001\n  {PRICES}\n",
+        upstream.target()
+    );
+    let (gateway, client) = Gateway::with_client(&lines);
+    assert_eq!(ask(&client, "ann", 999, 1_000).await.status, 200);
+    assert_eq!(ask(&client, "ann", 100, 100).await.status, 429);
+    succeed(&gateway, &["set", "budget", "api-key:ann", "--limit", "3000", "--for", "1h"]);
+    let answer = ask(&client, "ann", 1_500, 1_400).await;
+    assert_eq!(
+        (answer.status, answer.header("x-ratelimit-remaining-budget")),
+        (200.try_into().unwrap(), "500")
+    );
+    // The estimate was settled under the override.
+    let left = ask(&client, "ann", 0, 0).await;
+    assert_eq!(left.header("x-ratelimit-remaining-budget"), "600");
+    let other = ask(&client, "eve", 1_500, 1_400).await;
+    assert_eq!(other.status, 403, "more than another client's whole budget");
+    // A window of months cannot change.
+    let window = ["set", "budget", "api-key:ann", "--limit", "9", "--window", "1h", "--for", "1h"];
+    let (is_success, said) = run(&gateway, TOKEN, &window);
+    assert!(!is_success && said.contains("override only its limit"), "{said}");
+}

@@ -4,6 +4,7 @@ pub(super) mod build;
 pub(super) mod client_identity;
 pub(super) mod denials;
 pub(super) mod facts;
+mod fetch;
 mod groups;
 pub(super) mod key_sources;
 pub(super) mod keys;

@@ -66,8 +66,10 @@ impl OwnQuotas {
     ) -> Option<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let in_tier = |tier: &Tier| (tier.clone(), limit.policy_in(Some(tier)).clone());
+        let quotas = limit.quotas.clone()?;
+        quotas.lookup.0.limits.fetch_add(1, Ordering::Relaxed);
         Some(Self {
-            quotas: limit.quotas.clone()?,
+            quotas,
             number: COUNT.fetch_add(1, Ordering::Relaxed),
             policy: limit.policy.clone(),
             in_tiers: tiers.iter().map(in_tier).collect(),
@@ -168,8 +170,9 @@ impl OwnQuotas {
             return terms.clone();
         }
         let terms = self.build(known);
-        if built.len() == MAX_LIMITS {
-            // Limits that a reload has replaced leave their terms here.
+        // Limits that a reload has replaced leave their terms here.
+        let limits = self.quotas.lookup.0.limits.load(Ordering::Relaxed);
+        if built.len() >= limits.max(MAX_LIMITS) {
             built.clear();
         }
         built.push((self.number, terms.clone()));
@@ -233,6 +236,12 @@ impl OwnQuotas {
     }
 }
 
+impl Drop for OwnQuotas {
+    fn drop(&mut self) {
+        self.quotas.lookup.0.limits.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl LimitQuotas {
     /// Returns the policy for a client with this quota.
     fn policy(&self, base: &Policy, quota: Quota) -> Result<Policy, PolicyError> {
@@ -274,5 +283,5 @@ fn is_within(policy: &Policy, other: &Policy) -> bool {
     rate(policy, other) <= rate(other, policy) && policy.capacity() <= other.capacity()
 }
 
-/// More than the limits of several layers that share a look-up.
+/// So that a reload, during which the limits of both versions are in use, seldom exceeds it.
 const MAX_LIMITS: usize = 16;

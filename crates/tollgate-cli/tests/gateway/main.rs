@@ -42,6 +42,7 @@ mod spellings;
 mod strangers;
 mod streams;
 mod support;
+mod tenants;
 mod timeouts;
 mod together;
 mod tokens;

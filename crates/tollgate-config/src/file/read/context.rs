@@ -7,6 +7,7 @@ use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::{Policy, headers};
 
 use crate::file::tables::{Api, File, RateLimiter, Route};
+use crate::plan::{TenantShare, Whose};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Item, Key, Location};
 
@@ -20,7 +21,21 @@ pub(super) struct FileContext<'a> {
     pub(super) an_api_queues: bool,
     /// The names of the levels.
     pub(super) levels: Vec<String>,
+    /// Whose numbers each entry of `tenants` has.
+    pub(super) tenants: Vec<Whose>,
     pub(super) names: Names,
+}
+
+impl FileContext<'_> {
+    /// The tenants whose numbers replace the quotas of this owner.
+    pub(super) fn tenants_of(
+        &self,
+        whose: Whose,
+        share: Option<(u32, u32)>,
+    ) -> Option<TenantShare> {
+        let tenants = self.tenants.iter().position(|of| *of == whose)?;
+        (whose != Whose::Everybody).then_some(TenantShare { tenants, share })
+    }
 }
 
 /// The names of all policies, and where they are defined.

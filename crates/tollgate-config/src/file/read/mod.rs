@@ -20,6 +20,7 @@ mod settling;
 mod store;
 mod subjects;
 mod target;
+pub(crate) mod tenants;
 mod tokens;
 
 use http::StatusCode;
@@ -43,7 +44,8 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let per_policy = limiter.headers.get().is_ok_and(|headers| headers.per_policy);
     let names = context::Names::new(per_policy);
     let levels = levels::names(limiter);
-    let file = FileContext { limiter, can_fail, is_cluster, an_api_queues, levels, names };
+    let tenants = tenants::whose(limiter, &levels);
+    let file = FileContext { limiter, can_fail, is_cluster, an_api_queues, levels, tenants, names };
 
     let tiers = tiers(limiter)?;
     let limits = limits::limits(&file);
@@ -63,9 +65,13 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
     let levels = chain.and_then(|chain| levels::levels(limiter, chain));
     let lists = subjects::lists(limiter, chain);
-    if let Ok(routes) = &routes {
-        levels::warn_of_unused(limiter, routes);
-    }
+    let tenants = match &routes {
+        Ok(routes) => {
+            levels::warn_of_unused(limiter, routes);
+            tenants::tenants(&file, &tiers, store.as_ref().map_err(|it| *it), routes)
+        }
+        Err(reported) => Err(*reported),
+    };
     let on_missing_key = on_missing_key(limiter, identity.as_ref().ok());
 
     let identity = identity?;
@@ -95,6 +101,7 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
         on_missing_key,
         missing_key_status,
         tiers,
+        tenants: tenants?,
         deny,
         allow,
         waiting: limiter.waiting.value()?,
@@ -114,7 +121,7 @@ fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {
     if names.len() > MOST_TIERS {
         return Err(limiter.tiers.name().error(
             format!("{} tiers are more than {MOST_TIERS}", names.len()),
-            "clients in a tier share its limits, not its quota, so a few tiers are enough",
+            "write each customer's own numbers into `tenants`",
         ));
     }
     Ok(names)

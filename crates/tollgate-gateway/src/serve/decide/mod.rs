@@ -13,5 +13,6 @@ pub(super) mod llm;
 pub(super) mod proxies;
 pub(super) mod redis;
 pub(super) mod settled;
+pub(super) mod tenants;
 pub(super) mod token_limit;
 pub(super) mod values;

@@ -6,18 +6,21 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request};
-use tollgate::Store;
+use tollgate::denial::Reason;
 use tollgate::key::{KeyError, RequestHead, SubjectFormat, SubjectFormatter};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
+use tollgate::tier::OnUnknownClient;
+use tollgate::{Policy, Store};
 use tollgate_config::check;
 use tollgate_config::format::header_line;
 use tollgate_config::plan::{
-    Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited, Whose,
+    LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, StorePlan, TenantNumbers, TenantQuota,
+    TenantTerms, Unlimited, Whose,
 };
 use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
 use tollgate_gateway::serve::{
-    ClientIdentity, Met, Planned, Read, Refused, Sent, ambiguous, connect,
+    ClientIdentity, Met, Planned, Read, Refused, Sent, Tenant, ambiguous, connect,
 };
 
 /// A request described by command line options.
@@ -119,7 +122,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     };
     write_client(out, plan, &client)?;
     write_groups(out, plan, &client);
-    write_limits(out, plan, route, api, &head, &client);
+    write_limits(out, &planned, route, api, &head, &client);
     // The tokens are not known before the request's body, so only this one is certain.
     let charges = planned.charges(&head, number, api, &client, |_| Some(Cost::ONE));
     let mut limits = match charges {
@@ -129,6 +132,10 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
             return end(out, &format!("is answered with {status}: it has no client"));
         }
         Err(NoClient::Ambiguous) => return end(out, &ambiguous()),
+        Err(NoClient::UnknownTenant) => {
+            let status = Reason::MissingKey.status().as_u16();
+            return end(out, &format!("is answered with {status}: its tenant is unknown"));
+        }
     };
     if limits.charges.is_empty() {
         return end(out, "  no limit applies");
@@ -227,13 +234,13 @@ fn write_groups(out: &mut String, plan: &Plan, client: &ClientIdentity) {
 
 fn write_limits(
     out: &mut String,
-    plan: &Plan,
+    planned: &Planned,
     route: &Route,
     api: Option<usize>,
     head: &RequestHead<'_>,
     client: &ClientIdentity,
 ) {
-    let tier = client.tier;
+    let plan = &planned.plan;
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
     let of_api = api.and_then(|api| route.limits.apis.get(api));
     let of_api = of_api.into_iter().flat_map(|api| {
@@ -241,8 +248,18 @@ fn write_limits(
     });
     for (what, limit) in everywhere.chain(of_api) {
         let _ = check::write_limit(out, plan, &what, limit);
-        if limit.policy().is_some() && limit.quotas_in(tier).next().is_none() {
-            let _ = writeln!(out, "    which does not apply in this tier");
+        let tenant = planned.tenant(limit, client, head);
+        let mut tier = client.tier;
+        if let Some(tenant) = &tenant {
+            write_tenant(out, plan, tenant);
+            if let TenantNumbers::Known(TenantQuota::Tier(own)) = tenant.numbers {
+                tier = Some(*own);
+            }
+        }
+        let policies = policies(limit, tier, tenant.as_ref());
+        if limit.policy().is_some() && policies.is_empty() {
+            let which = if tenant.is_some() { "to this tenant" } else { "in this tier" };
+            let _ = writeln!(out, "    which does not apply {which}");
         }
         if plan.reads_body(limit) {
             let _ = writeln!(out, "    which is not decided here, because it depends on the body");
@@ -254,7 +271,7 @@ fn write_limits(
             continue;
         }
         let cost = limit.costs.of(head.method, head.uri.path());
-        for policy in limit.quotas_in(tier) {
+        for policy in &policies {
             let amount = check::amount_of(limit, policy);
             let takes = match limit.usage() {
                 Some(SettleBy::Money) => "the price of its tokens".to_owned(),
@@ -264,6 +281,46 @@ fn write_limits(
             let _ = writeln!(out, "    of {amount} this request takes {takes}");
         }
     }
+}
+
+/// The policies that apply to a client.
+fn policies(limit: &LimitPlan, tier: Option<usize>, tenant: Option<&Tenant<'_>>) -> Vec<Policy> {
+    let Some(Tenant { numbers: TenantNumbers::Known(quota), .. }) = tenant else {
+        return limit.quotas_in(tier).cloned().collect();
+    };
+    let charges = limit.charges();
+    let own = charges.filter_map(|charge| match limit.policy_of(charge, quota)? {
+        TenantTerms::Own(policy) => Some(policy),
+        TenantTerms::Tier(tier) => charge.policy_in(Some(tier)).cloned(),
+    });
+    own.collect()
+}
+
+/// Says where a limit's numbers come from.
+fn write_tenant(out: &mut String, plan: &Plan, Tenant { name, source, numbers }: &Tenant<'_>) {
+    let name = name.escape_debug();
+    let _ = match numbers {
+        TenantNumbers::Known(TenantQuota::Tier(tier)) => {
+            let tier = plan.tiers.get(*tier).map_or("", String::as_str);
+            writeln!(out, "    the tenant `{name}` is in tier {tier}, from {source}")
+        }
+        TenantNumbers::Known(TenantQuota::Unlimited) => {
+            writeln!(out, "    the tenant `{name}` is unlimited, from {source}")
+        }
+        TenantNumbers::Known(TenantQuota::Quotas(_)) => {
+            writeln!(out, "    the tenant `{name}` has its own numbers, from {source}")
+        }
+        TenantNumbers::Unknown(OnUnknownClient::Refuse) => {
+            writeln!(out, "    the tenant `{name}` is not in {source}, so its requests get 403")
+        }
+        TenantNumbers::Unknown(_) => {
+            writeln!(out, "    the tenant `{name}` is not in {source}, so these numbers apply")
+        }
+        TenantNumbers::Configured => writeln!(
+            out,
+            "    the tenant `{name}` may have its own numbers in {source}, which is not asked here"
+        ),
+    };
 }
 
 fn write_verdict(out: &mut String, limits: Charged, verdict: &Verdict) {

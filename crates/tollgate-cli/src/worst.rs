@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use tollgate::Policy;
 use tollgate::key::{Key, Subject, SubjectKind};
 use tollgate::store::Micros;
-use tollgate_config::plan::{ApiPlan, LimitPlan, Plan, RouteLimits, StorePlan, Whose, WorstBound};
+use tollgate_config::plan::{
+    ApiPlan, LimitPlan, Plan, RouteLimits, StorePlan, TenantNumbers, Whose, WorstBound,
+};
 use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, more_than, worst};
 
 use crate::replay::ReportFormat;
@@ -161,7 +163,8 @@ fn together(
             };
             // A client without a group is bounded the least.
             let subject = |whose: Whose| Ok((whose == Whose::Client).then_some(&subject));
-            let charges = plan.charges(&route.limits, api, &limits, subject, tier, cost);
+            let tenant = |_: &LimitPlan| TenantNumbers::Configured;
+            let charges = plan.charges(&route.limits, api, &limits, subject, tier, tenant, cost);
             let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
             if kind.policies().next().is_some() {
                 group.kinds.push(kind);

@@ -66,7 +66,7 @@ pub fn read(source: &Source, env: Env<'_>) -> Outcome {
     let mut plan = plan.ok().filter(|_| !problems.has_errors());
     let files = problems.named_files();
     if let Some(plan) = &mut plan {
-        let files = files.iter().flat_map(|named| &named.files);
+        let files = files.iter().filter(|named| named.reload).flat_map(|named| &named.files);
         plan.files = files.map(|(file, _)| file.clone()).collect();
     }
     Outcome { plan, report: problems.report(source), files }

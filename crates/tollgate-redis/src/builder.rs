@@ -259,14 +259,8 @@ impl RedisStoreBuilder {
         if self.namespace.contains(['{', '}']) {
             return Err(ConnectError::Namespace(self.namespace));
         }
+        let network = self.network()?;
         let (address, bounds, has_breaker) = (self.address, self.bounds, self.has_breaker);
-        let network = match self.network {
-            Some(network) => network,
-            None => {
-                let tls = address.uses_tls.then(|| tls::config(self.authorities.as_deref()));
-                Network::Fred { address: address.clone(), tls: tls.transpose()? }
-            }
-        };
         let counters = Arc::<Counters>::default();
         let random = Arc::new(self.seed.map_or_else(Random::default, Random::new));
         let ids = Ids::new(random.next());
@@ -307,6 +301,24 @@ impl RedisStoreBuilder {
             roster: OnceLock::new(),
             overrides: OnceLock::new(),
         })))
+    }
+}
+
+impl RedisStoreBuilder {
+    fn network(&self) -> Result<Network, ConnectError> {
+        if let Some(network) = &self.network {
+            return Ok(network.clone());
+        }
+        let address = self.address.clone();
+        let tls = address.uses_tls.then(|| tls::config(self.authorities.as_deref()));
+        Ok(Network::Fred { address, tls: tls.transpose()? })
+    }
+
+    /// Returns what a reader of values needs.
+    pub(crate) fn reader(self) -> Result<(Network, Duration, Servers), ConnectError> {
+        Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        let network = self.network()?;
+        Ok((network, self.bounds.timeout, self.address.servers))
     }
 }
 

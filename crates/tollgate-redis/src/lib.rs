@@ -80,6 +80,7 @@ pub mod simulation;
 mod stats;
 mod store;
 mod sync;
+mod values;
 
 pub use self::builder::{ConnectError, RedisStoreBuilder};
 pub use self::calls::future::RedisFuture;
@@ -89,6 +90,7 @@ pub use self::client::report::{RedisReport, RedisWarning};
 pub use self::client::tls::TlsError;
 pub use self::stats::RedisStats;
 pub use self::store::RedisStore;
+pub use self::values::{ReadError, RedisValues};
 
 /// The script's calling convention, for this crate's tests and benchmarks, which talk to a bare
 /// server. Not part of the public API.

@@ -47,6 +47,10 @@ pub struct Limit {
     pub(crate) headroom_percent: u8,
     pub(crate) quotas: Option<LimitQuotas>,
     tiers: Vec<(Tier, Policy)>,
+    /// The tiers to which it does not apply.
+    pub(crate) unlimited: Vec<Tier>,
+    /// Whether it does not apply to clients without a tier.
+    pub(crate) is_only_in_tiers: bool,
     conditions: Vec<Arc<Condition>>,
     /// The conditions of the path, apart from the others because a status has its own path.
     path_conditions: Vec<Arc<Condition>>,
@@ -107,6 +111,8 @@ impl Limit {
             headroom_percent: 0,
             quotas: None,
             tiers: Vec::new(),
+            unlimited: Vec::new(),
+            is_only_in_tiers: false,
             conditions: Vec::new(),
             path_conditions: Vec::new(),
         }
@@ -375,8 +381,27 @@ impl Limit {
         let tier = tier.into();
         let policy = self.policy.with_quota(quota)?;
         self.tiers.retain(|(other, _)| *other != tier);
+        self.unlimited.retain(|other| *other != tier);
         self.tiers.push((tier, policy));
         Ok(self)
+    }
+
+    /// Does not apply the limit to clients in this tier, unless their own quota is
+    /// [looked up](Self::quota_from).
+    #[must_use]
+    pub fn unlimited_in_tier(mut self, tier: impl Into<Tier>) -> Self {
+        let tier = tier.into();
+        self.tiers.retain(|(other, _)| *other != tier);
+        self.unlimited.push(tier);
+        self
+    }
+
+    /// Applies the limit only to clients in a tier with [its own quota](Self::in_tier), and to clients
+    /// with a [looked-up quota](Self::quota_from).
+    #[must_use]
+    pub const fn only_in_tiers(mut self) -> Self {
+        self.is_only_in_tiers = true;
+        self
     }
 
     /// Looks up each client's quota, for example in a database. The policy's own quota applies to
@@ -412,6 +437,45 @@ impl Limit {
     #[must_use]
     pub fn quota_from_owner(mut self, lookup: &QuotaLookup, owner: impl KeySource) -> Self {
         self.quotas = Some(LimitQuotas::new(lookup, Some(Arc::new(owner))));
+        self
+    }
+
+    /// Grants one of the looked-up client's [further quotas](crate::tier::ClientQuota::also), from
+    /// number 1 on, instead of its first quota. If the client has a quota, but none with this number,
+    /// the limit does not apply to it. Call it after [`quota_from`](Self::quota_from) or
+    /// [`quota_from_owner`](Self::quota_from_owner). Limits with the same look-up share its results.
+    ///
+    /// ```
+    /// use tollgate::key::Header;
+    /// use tollgate::tier::{ClientQuota, QuotaLookup};
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// let quotas = QuotaLookup::new(|_| async {
+    ///     let quota = ClientQuota::from(Quota::per_minute(600)).also(Quota::per_day(100_000));
+    ///     Ok::<_, std::io::Error>(Some(quota))
+    /// });
+    /// let tenant = || Header::trust_unverified(http::HeaderName::from_static("x-tenant"));
+    /// let minute = Policy::fixed_window_counter("minute", Quota::per_minute(60))?;
+    /// let minute = Limit::new(minute, tenant()).quota_from(&quotas);
+    /// let day = Policy::fixed_window_counter("day", Quota::per_day(1_000))?;
+    /// let day = Limit::new(day, tenant()).quota_from(&quotas).further_quota(1);
+    /// # let _ = (minute, day);
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn further_quota(mut self, number: usize) -> Self {
+        self.quotas = self.quotas.map(|quotas| quotas.further(number));
+        self
+    }
+
+    /// Grants `numerator / denominator` of each looked-up quota, for a limit that has its own policy and
+    /// algorithm. A burst is left out if the algorithm has none. No quota fits a `denominator` of zero. Call
+    /// it after [`quota_from`](Self::quota_from) or [`quota_from_owner`](Self::quota_from_owner).
+    #[must_use]
+    pub fn fraction_of_quota(mut self, numerator: u32, denominator: u32) -> Self {
+        let fraction =
+            |quotas: LimitQuotas| quotas.fraction(numerator, denominator).omitting_burst();
+        self.quotas = self.quotas.map(fraction);
         self
     }
 
@@ -512,6 +576,8 @@ impl Limit {
             headroom_percent: 0,
             quotas: None,
             tiers: Vec::new(),
+            unlimited: Vec::new(),
+            is_only_in_tiers: false,
             ..self.clone().mode(self.mode.of_penalty())
         })
     }
@@ -533,6 +599,18 @@ impl Limit {
     /// Returns the tiers that have their own quota, with their policies.
     pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
         self.tiers.iter().map(|(tier, policy)| (tier, policy))
+    }
+
+    /// Returns all tiers that it names.
+    pub(crate) fn all_tiers(&self) -> impl Iterator<Item = &Tier> {
+        self.tiers.iter().map(|(tier, _)| tier).chain(&self.unlimited)
+    }
+
+    pub(crate) fn is_unlimited_in(&self, tier: Option<&Tier>) -> bool {
+        match tier {
+            Some(tier) if self.unlimited.contains(tier) => true,
+            tier => self.is_only_in_tiers && !self.tiers().any(|(it, _)| Some(it) == tier),
+        }
     }
 
     /// Returns this limit's policy in a tier. A tier without its own quota uses the policy outside

@@ -24,6 +24,6 @@ pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock, T
 pub use tollgate_memory::{ManualClock, TokioClock};
 #[cfg(feature = "redis")]
 pub use tollgate_redis::{
-    Breaker, BreakerState, ConnectError, RedisFuture, RedisReport, RedisStats, RedisStoreBuilder,
-    RedisWarning,
+    Breaker, BreakerState, ConnectError, ReadError, RedisFuture, RedisReport, RedisStats,
+    RedisStoreBuilder, RedisValues, RedisWarning,
 };

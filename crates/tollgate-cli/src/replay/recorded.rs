@@ -32,13 +32,15 @@ use tollgate_replay::{
 use super::client_name::Name;
 
 /// The replay's assumptions about information that logs lack.
-pub(super) const ASSUMPTIONS: [&str; 11] = [
+pub(super) const ASSUMPTIONS: [&str; 12] = [
     "the address in the log is the connection's; forwarding headers count if the log has them",
     "a user in the log has a valid token; tokens and API keys in logged headers are \
      verified as of today",
     "a line without the claim, the API key or the header of a level's group is not limited by \
      that level",
     "no line has a body, so limits by a field of the body do not apply",
+    "tenants in a file have their numbers of today; other sources of `tenants` are not asked, so \
+     the configured quotas apply",
     "a line without a host matches only routes without hosts",
     "an OPTIONS request is a CORS preflight",
     "a response without a duration finishes immediately",
@@ -203,6 +205,9 @@ impl Recorded {
             }
             Err(NoClient::Ambiguous) => {
                 return forbid(replay, &request, Reason::AmbiguousKey.status()).map(see);
+            }
+            Err(NoClient::UnknownTenant) => {
+                return forbid(replay, &request, Reason::MissingKey.status()).map(see);
             }
         };
         let mut corrections = SmallVec::<[_; 4]>::new();

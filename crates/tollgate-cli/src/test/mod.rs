@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use tollgate_config::plan::{Expect, Plan, StorePlan, Test, TestFile};
+use tollgate_config::plan::{Expect, Plan, StorePlan, TenantSource, Test, TestFile};
 use tollgate_config::{self as config, Source};
 use tollgate_replay::scenario::{Expectation, Expected, Scope, shortest};
 
@@ -120,6 +120,14 @@ fn run_files(args: &TestArgs, seen: &Seen) -> Result<Report, ExitCode> {
             load(&limits, Checks { strict: false, files: false })
         };
         let plan = load(&file.limits)?;
+        for tenants in &plan.tenants {
+            match &tenants.source {
+                TenantSource::File(file) => seen.borrow_mut().push(see(file)),
+                source => eprintln!(
+                    "note: `tenants`: {source} is not asked, so the configured quotas apply"
+                ),
+            }
+        }
         let meant = |test: &&Test| args.only.as_ref().is_none_or(|only| test.name.contains(only));
         for test in file.tests.iter().filter(meant) {
             let start = Instant::now();

@@ -11,4 +11,5 @@ mod named_files;
 mod rate_limit_files;
 mod replay;
 mod support;
+mod tenants;
 mod testing;

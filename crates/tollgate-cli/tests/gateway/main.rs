@@ -45,6 +45,7 @@ mod standing;
 mod strangers;
 mod streams;
 mod support;
+mod tenants;
 mod timeouts;
 mod together;
 mod tokens;

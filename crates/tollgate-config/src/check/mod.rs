@@ -8,6 +8,7 @@ use std::path::Path;
 
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::Algorithm;
+use tollgate::tier::{OnLookupFailure, OnUnknownClient};
 use tollgate_proxy::settings::{Balance, Protocol, Upstream};
 
 pub use self::count::Count;
@@ -17,7 +18,7 @@ pub use self::limits::{amount, amount_of, write_limit};
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, GroupSource,
     IdentitySource, KeyOrigin, Listen, Memory, Plan, Preflights, RateLimitDomain, Route, StorePlan,
-    SubjectsPlan, Target, Topology, TracingPlan, ValuePlan,
+    SubjectsPlan, Target, TenantSource, TenantsPlan, Topology, TracingPlan, ValuePlan, Whose,
 };
 
 /// Describes a plan's effect, one sentence per line and without secrets.
@@ -60,6 +61,9 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         let sources: Vec<_> = level.sources.iter().map(group).collect();
         writeln!(out, "its {} is {}", level.name, sources.join(", else "))?;
     }
+    for tenants in &plan.tenants {
+        writeln!(out, "{}", Tenants(plan, tenants))?;
+    }
     for (outcome, list) in [("denied", &plan.deny), ("never limited", &plan.allow)] {
         if !list.is_empty() {
             writeln!(out, "{outcome}: {}", subjects(list))?;
@@ -100,6 +104,34 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         write_route(out, plan, route)?;
     }
     Ok(())
+}
+
+/// "a client's own numbers come from tenants.yaml; without them, it has the quota of `client`"
+struct Tenants<'a>(&'a Plan, &'a TenantsPlan);
+
+impl fmt::Display for Tenants<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(plan, TenantsPlan { of, source, ttl, on_failure, on_unknown, .. }) = self;
+        let whose = match of {
+            Whose::Group(level) => plan.levels.get(*level).map_or("group", |level| &level.name),
+            _ => "client",
+        };
+        write!(f, "a {whose}'s own numbers come from {source}")?;
+        if !matches!(source, TenantSource::File(_)) {
+            write!(f, ", for {} at a time; while it fails, ", span((*ttl).into()))?;
+            f.write_str(match on_failure {
+                OnLookupFailure::Refuse => "its requests get 503",
+                OnLookupFailure::LimitQuota => {
+                    "the configured quota applies, or a smaller last known"
+                }
+                _ => "the last known numbers apply",
+            })?;
+        }
+        match on_unknown {
+            OnUnknownClient::Refuse => write!(f, "; an unknown {whose} gets 403"),
+            _ => write!(f, "; an unknown {whose} has the configured quota"),
+        }
+    }
 }
 
 /// "all" or "10% of the"

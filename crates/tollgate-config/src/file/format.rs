@@ -68,6 +68,19 @@ texts! {
         text => Ok(text.to_owned()),
     };
 
+    /// A tenant's name.
+    TenantName(text) -> String: "a name of 1 to 512 bytes" => {
+        if text.is_empty() || text.len() > 512 {
+            return Err("use the name by which the client is known".to_owned());
+        }
+        Ok(text.to_owned())
+    };
+
+    /// A URL with a tenant's name in it.
+    TenantsUrl(text) -> String:
+        "a URL with `{tenant}` in its path or query, such as https://example.com/limits/{tenant}",
+        r"^https?://.*\{tenant\}.*$" => tenants_url(text);
+
     /// The path of a file.
     File(text) -> PathBuf: "a text" => Text::parse(text).map(PathBuf::from);
 
@@ -384,6 +397,15 @@ pub(super) fn target(text: &str) -> Result<Uri, String> {
         return Err("remove the query, because each request has its own".to_owned());
     }
     Ok(uri)
+}
+
+fn tenants_url(text: &str) -> Result<String, String> {
+    url(&text.replace("{tenant}", "acme"))?;
+    let authority = text.split("://").nth(1).and_then(|rest| rest.split(['/', '?']).next());
+    if !text.contains("{tenant}") || authority.is_some_and(|it| it.contains("{tenant}")) {
+        return Err("put `{tenant}` where the tenant's name belongs".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn url(text: &str) -> Result<Uri, String> {

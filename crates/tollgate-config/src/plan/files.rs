@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
@@ -21,8 +22,10 @@ use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
 use tollgate_proxy::settings::TargetTls;
 use webpki::EndEntityCert;
 
-use crate::plan::{KeyOrigin, TargetTlsFiles, TlsFiles};
+use crate::file::read;
+use crate::plan::{KeyOrigin, TargetTlsFiles, TenantQuota, TenantRules, TenantTable, TlsFiles};
 pub use crate::yaml::named_files::FileError;
+use crate::yaml::problem::Problems;
 use crate::yaml::source::is_pipe;
 
 /// Reads a listener's certificates and keys.
@@ -198,6 +201,40 @@ pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
         },
     )
 }
+
+/// The tenants in a file, which must fit these rules.
+///
+/// # Errors
+/// The file cannot be read, or has these problems.
+pub fn tenants(file: &Path, rules: &TenantRules) -> Result<TenantTable, Vec<FileError>> {
+    let text = read_up_to(file, MOST_BYTES_OF_A_LIST).and_then(|bytes| text_of(file, bytes));
+    let text = text.map_err(|error| vec![error])?;
+    let problems = Rc::new(Problems::default());
+    read::tenants::table(&text, rules, &problems).map_err(|_| {
+        let lines = problems.take();
+        let shown = lines.iter().take(MOST_PROBLEMS).map(|it| {
+            let line = 1 + text.chars().take(it.place.span.start).filter(|it| *it == '\n').count();
+            let name = it.place.path.strip_prefix("tenants.").unwrap_or_default();
+            let name = if name.is_empty() { String::new() } else { format!(", `{name}`") };
+            wrong(file, format!("{}: line {line}{name}: {}", file.display(), it.what), &it.cure)
+        });
+        let mut shown: Vec<_> = shown.collect();
+        if let (Some(last), more @ 1..) =
+            (shown.last_mut(), lines.len().saturating_sub(MOST_PROBLEMS))
+        {
+            last.what = format!("{} (and at least {more} more problems)", last.what);
+        }
+        shown
+    })
+}
+
+/// Reads a tenant's numbers, for example from JSON. The error names the problem and its cure.
+pub fn tenant(text: &str, rules: &TenantRules) -> Result<TenantQuota, String> {
+    read::tenants::one(text, rules)
+}
+
+/// Enough to see what is wrong with a file that a program writes.
+const MOST_PROBLEMS: usize = 10;
 
 /// Reads a file as text.
 ///

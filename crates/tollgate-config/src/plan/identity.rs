@@ -118,4 +118,6 @@ pub struct ApiKeyEntry {
     /// The key's SHA-256, in hex.
     pub sha256: String,
     pub tier: Option<usize>,
+    /// The key's name in `tenants`, instead of its SHA-256.
+    pub tenant: Option<String>,
 }

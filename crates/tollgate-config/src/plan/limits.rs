@@ -114,6 +114,17 @@ pub struct LimitPlan {
     pub penalty: Option<PenaltyPlan>,
     /// The same limit for the groups of levels. These limits have no levels.
     pub levels: Vec<Self>,
+    /// Whose own numbers replace its quotas, if any do.
+    pub tenants: Option<TenantShare>,
+}
+
+/// The numbers of tenants, or a part of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantShare {
+    /// The number of the tenants in the plan.
+    pub tenants: usize,
+    /// Numerator and denominator of the part that an api grants.
+    pub share: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Debug)]
@@ -201,6 +212,11 @@ impl LimitPlan {
     /// The first quota for clients without a tier.
     pub fn policy(&self) -> Option<&Policy> {
         self.quotas.first()?.everybody.as_ref()
+    }
+
+    /// The number of one of its quotas.
+    pub fn number_of(&self, quota: &QuotaPlan) -> Option<usize> {
+        self.quotas.iter().position(|it| std::ptr::eq(it, quota))
     }
 
     pub fn quotas_in(&self, tier: Option<usize>) -> impl Iterator<Item = &Policy> {

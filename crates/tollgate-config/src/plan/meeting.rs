@@ -1,16 +1,19 @@
 //! The limits that apply to a request. `serve`, `replay` and `explain` all decide here, so they
 //! agree.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use http::Method;
 use tollgate::access::Listed;
 use tollgate::key::{Key, KeyError, Subject, SubjectKind};
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
-use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, TierIndex};
+use tollgate::tier::OnUnknownClient;
+use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, OwnPolicy, TierIndex};
 
-use super::{ApiPlan, ChargePlan, LimitPlan, Plan, Preflights, RouteLimits, Whose};
+use super::{
+    ApiPlan, ChargePlan, LimitPlan, Plan, Preflights, RouteLimits, TenantQuota, TenantTerms, Whose,
+};
 use tollgate_proxy::path::{PathFault, RequestPath};
 
 /// The limits that apply to a request on its route.
@@ -45,6 +48,17 @@ pub enum NoClient {
     Missing,
     /// The request names its client more than once.
     Ambiguous,
+    /// The client's tenant is unknown, and unknown tenants are denied.
+    UnknownTenant,
+}
+
+/// What a tenant's source contains.
+#[derive(Clone, Copy, Debug)]
+pub enum TenantNumbers<'p> {
+    /// The client is not a tenant, or its source is not asked.
+    Configured,
+    Unknown(OnUnknownClient),
+    Known(&'p TenantQuota),
 }
 
 impl Plan {
@@ -135,25 +149,28 @@ impl Plan {
     ///
     /// # Errors
     /// The request is rejected, because it has no client.
-    pub fn charges<'s>(
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the same request")]
+    pub fn charges<'s, 't>(
         &self,
         limits: &RouteLimits,
         api: Option<usize>,
         rules: &Limits,
         subject: impl Fn(Whose) -> Result<Option<&'s Subject>, &'s KeyError>,
         tier: Option<usize>,
+        tenant: impl Fn(&LimitPlan) -> TenantNumbers<'t>,
         mut cost: impl FnMut(&LimitPlan) -> Option<Cost>,
     ) -> Result<Charges, NoClient> {
-        let index = tier.and_then(|tier| u16::try_from(tier).ok());
         let mut charges = Charges::default();
         // Internal iteration, because `next` of these nested iterators takes 500 instructions.
         limits.charges(api).try_for_each(|(number, limit, charge)| {
             let Some(cost) = cost(limit) else { return Ok(()) };
             let subject = subject(limit.whose);
             let Some(key) = self.key(limit, subject)? else { return Ok(()) };
-            if charge.policy_in(tier).is_none() {
-                return Ok(());
-            }
+            let numbers = match (charge, limit.tenants) {
+                (ChargePlan::Quota(_), Some(_)) => tenant(limit),
+                _ => TenantNumbers::Configured,
+            };
+            let Some((tier, own)) = terms(limit, charge, tier, numbers)? else { return Ok(()) };
             let cost = if let ChargePlan::Quota(_) = charge { cost } else { Cost::ONE };
             let kind = match (limit.whose, subject) {
                 (Whose::Everybody, _) => SubjectKind::Global,
@@ -161,11 +178,41 @@ impl Plan {
                 _ => SubjectKind::Other,
             };
             let mut applied = AppliedLimit::new(number, kind, key.clone(), cost);
+            let index = tier.and_then(|tier| u16::try_from(tier).ok());
             applied.tier = index.map_or_else(TierIndex::default, TierIndex);
+            applied.own = own;
             charges.push(applied, rules);
             Ok(())
         })?;
         Ok(charges)
+    }
+}
+
+/// The tier with which a charge applies to a client, and its own policy, which overrides the tier.
+type Terms = (Option<usize>, Option<Arc<OwnPolicy>>);
+
+/// How a charge applies to a tenant, as in the layer. `None` if it does not apply.
+fn terms(
+    limit: &LimitPlan,
+    charge: ChargePlan<'_>,
+    tier: Option<usize>,
+    numbers: TenantNumbers<'_>,
+) -> Result<Option<Terms>, NoClient> {
+    let in_tier = |tier| Ok(charge.policy_in(tier).map(|_| (tier, None)));
+    match numbers {
+        TenantNumbers::Unknown(OnUnknownClient::Refuse) if limit.enforces() => {
+            Err(NoClient::UnknownTenant)
+        }
+        TenantNumbers::Unknown(OnUnknownClient::Refuse) => Ok(None),
+        TenantNumbers::Configured | TenantNumbers::Unknown(_) => in_tier(tier),
+        TenantNumbers::Known(quota) => match limit.policy_of(charge, quota) {
+            None => Ok(None),
+            Some(TenantTerms::Tier(tier)) => in_tier(Some(tier)),
+            Some(TenantTerms::Own(policy)) => {
+                let own = OwnPolicy { policy, prepared: Box::new(()), blocked_until: None };
+                Ok(Some((tier, Some(Arc::new(own)))))
+            }
+        },
     }
 }
 

@@ -15,6 +15,7 @@ mod server;
 mod settling;
 mod store;
 mod subjects;
+mod tenants;
 
 use std::cell::LazyCell;
 use std::path::PathBuf;
@@ -36,10 +37,10 @@ pub use self::identity::{
 pub use self::levels::{GroupSource, KeyPart, LevelPlan};
 pub use self::limits::{
     ApiPlan, ChargePlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan,
-    RouteLimits, Whose,
+    RouteLimits, TenantShare, Whose,
 };
 pub use self::matching::{PathMatch, PathMatchError};
-pub use self::meeting::{Meeting, NoClient, Unlimited};
+pub use self::meeting::{Meeting, NoClient, TenantNumbers, Unlimited};
 pub use self::preflights::Preflights;
 pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
@@ -51,6 +52,9 @@ pub use self::server::{ApiWaits, DecisionApiPlan, Front, Route, Target};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::StorePlan;
 pub use self::subjects::SubjectsPlan;
+pub use self::tenants::{
+    TenantBase, TenantQuota, TenantRules, TenantSource, TenantTable, TenantTerms, TenantsPlan,
+};
 
 pub use crate::file::tables::{
     AccessLogFormat, AccessLogPlan, Admin, CertificateFiles, Expect, FaultAt, ForgiveOn, Listen,
@@ -92,6 +96,8 @@ pub struct Plan {
     pub levels: Vec<LevelPlan>,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
+    /// Tenants with their own numbers, of clients or of a level. Elsewhere an index into this list.
+    pub tenants: Vec<TenantsPlan>,
     /// The blocklist, which precedes the allowlist.
     pub deny: SubjectsPlan,
     pub allow: SubjectsPlan,

@@ -16,6 +16,12 @@ pub struct RedisPlan {
 }
 
 impl RedisPlan {
+    /// A single server with default settings.
+    pub fn of_url(url: Secret) -> Self {
+        let (timeout, topology) = (Duration::from_millis(50), Topology::Single);
+        Self { url, timeout, topology, key_secret: None, local_share: None }
+    }
+
     /// The URL including the topology, in the store's format; may contain a password.
     pub fn full_url(&self) -> String {
         let url = self.url.reveal();

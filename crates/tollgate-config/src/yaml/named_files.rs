@@ -17,6 +17,8 @@ pub struct FileError {
 /// Files that belong together, each with its place in the configuration.
 pub struct NamedFiles {
     pub files: Vec<(PathBuf, Place)>,
+    /// Whether a change to their contents causes a reload.
+    pub reload: bool,
     /// Reads the files, and returns their errors.
     pub(crate) check: Box<FileCheck>,
 }

@@ -97,11 +97,12 @@ impl Problems {
     }
 
     /// Sets how the files that are named at or below a place are checked.
-    pub(crate) fn check_with(&self, place: &Place, check: Box<FileCheck>) {
+    pub(crate) fn check_with(&self, place: &Place, reload: bool, check: Box<FileCheck>) {
         let Found { files, named, .. } = &mut *self.0.borrow_mut();
         let below = files.range(place.path.clone()..);
         let below = below.take_while(|(path, _)| path.starts_with(&place.path));
-        named.push(NamedFiles { files: below.map(|(_, file)| file.clone()).collect(), check });
+        let files = below.map(|(_, file)| file.clone()).collect();
+        named.push(NamedFiles { files, reload, check });
     }
 
     pub(crate) fn named_files(&self) -> Vec<NamedFiles> {

@@ -114,6 +114,12 @@ pub(crate) fn parse_first(text: &str, problems: &Problems) -> Option<Option<Rc<N
     Some(parse_documents(text, None, Documents::First, problems)?.pop())
 }
 
+/// Reads a file with data that may have many values. Variables remain as they are.
+pub(crate) fn parse_data(text: &str, most: usize, problems: &Problems) -> Option<Option<Rc<Node>>> {
+    let mut builder = Builder { most, ..Builder::new(None, problems) };
+    Some(builder.parse(text, Documents::Only)?.pop())
+}
+
 /// Reads all documents. Variables remain as they are.
 pub(crate) fn parse_all(text: &str, problems: &Problems) -> Option<Vec<Rc<Node>>> {
     parse_documents(text, None, Documents::All, problems)
@@ -134,70 +140,8 @@ fn parse_documents(
     documents: Documents,
     problems: &Problems,
 ) -> Option<Vec<Rc<Node>>> {
-    let mut builder =
-        Builder { frames: Vec::new(), anchors: HashMap::new(), root: None, env, problems };
-    let mut read = Vec::new();
-    let mut parser = Parser::new_from_str(text);
-    while let Some(event) = parser.next_event() {
-        match event {
-            Ok((Event::DocumentStart(_), _))
-                if documents == Documents::All && builder.root.is_some() =>
-            {
-                read.extend(builder.root.take());
-                builder.anchors.clear();
-            }
-            Ok((Event::DocumentStart(_), span))
-                if documents == Documents::First && builder.root.is_some() =>
-            {
-                let span = span.start.index()..span.end.index();
-                problems.warn(
-                    Place { span, path: String::new() },
-                    "only the first document is read, as in envoyproxy/ratelimit",
-                    "move the second document into its own file",
-                );
-                break;
-            }
-            Ok((event, span)) => builder.take(event, span)?,
-            Err(error) => {
-                hide_secrets(text, builder.problems);
-                if let Some(at) = indenting_tab(text, &error) {
-                    builder.problems.error(
-                        Place { span: at..at + 1, path: String::new() },
-                        "this is not valid YAML: a tab indents this line",
-                        "indent with spaces",
-                    );
-                    return None;
-                }
-                let at = error.marker().index();
-                if let Some(name) = unquoted_variable(text, at) {
-                    builder.problems.error(
-                        Place { span: at - 1..at + 1, path: path(&builder.frames) },
-                        "this is not valid YAML: a `${…}` without quotes, within braces or brackets",
-                        format!("write the entire value in quotes, such as \"${{{name}}}\""),
-                    );
-                    return None;
-                }
-                builder.problems.error(
-                    Place { span: at..at + 1, path: path(&builder.frames) },
-                    format!("this is not valid YAML: {}", error.info()),
-                    match error.info() {
-                        info if info.contains("unknown anchor") => {
-                            "name the value before it is used: `&name`"
-                        }
-                        _ => {
-                            "look at the indentation, at quotes and at brackets here and in the \
-                             lines above"
-                        }
-                    },
-                );
-                return None;
-            }
-        }
-    }
-    read.extend(builder.root);
-    Some(read)
+    Builder::new(env, problems).parse(text, documents)
 }
-
 /// The tab that stopped the parser, if it is in a line's indentation. The parser reports the value
 /// before the tab, because it treats the line as that value's continuation.
 fn indenting_tab(text: &str, error: &ScanError) -> Option<usize> {
@@ -249,9 +193,79 @@ struct Builder<'a> {
     /// `None` if variables remain as they are.
     env: Option<Env<'a>>,
     problems: &'a Problems,
+    /// The maximum number of values.
+    most: usize,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    fn new(env: Option<Env<'a>>, problems: &'a Problems) -> Self {
+        let (frames, anchors) = (Vec::new(), HashMap::new());
+        Self { frames, anchors, root: None, env, problems, most: MAX_NODES }
+    }
+
+    fn parse(&mut self, text: &str, documents: Documents) -> Option<Vec<Rc<Node>>> {
+        let mut read = Vec::new();
+        let mut parser = Parser::new_from_str(text);
+        while let Some(event) = parser.next_event() {
+            match event {
+                Ok((Event::DocumentStart(_), _))
+                    if documents == Documents::All && self.root.is_some() =>
+                {
+                    read.extend(self.root.take());
+                    self.anchors.clear();
+                }
+                Ok((Event::DocumentStart(_), span))
+                    if documents == Documents::First && self.root.is_some() =>
+                {
+                    let span = span.start.index()..span.end.index();
+                    self.problems.warn(
+                        Place { span, path: String::new() },
+                        "only the first document is read, as in envoyproxy/ratelimit",
+                        "move the second document into its own file",
+                    );
+                    break;
+                }
+                Ok((event, span)) => self.take(event, span)?,
+                Err(error) => {
+                    hide_secrets(text, self.problems);
+                    if let Some(at) = indenting_tab(text, &error) {
+                        self.problems.error(
+                            Place { span: at..at + 1, path: String::new() },
+                            "this is not valid YAML: a tab indents this line",
+                            "indent with spaces",
+                        );
+                        return None;
+                    }
+                    let at = error.marker().index();
+                    if let Some(name) = unquoted_variable(text, at) {
+                        self.problems.error(
+                            Place { span: at - 1..at + 1, path: path(&self.frames) },
+                            "this is not valid YAML: a `${…}` without quotes, within braces or brackets",
+                            format!("write the entire value in quotes, such as \"${{{name}}}\""),
+                        );
+                        return None;
+                    }
+                    self.problems.error(
+                        Place { span: at..at + 1, path: path(&self.frames) },
+                        format!("this is not valid YAML: {}", error.info()),
+                        match error.info() {
+                            info if info.contains("unknown anchor") => {
+                                "name the value before it is used: `&name`"
+                            }
+                            _ => {
+                                "look at the indentation, at quotes and at brackets here and in the \
+                                 lines above"
+                            }
+                        },
+                    );
+                    return None;
+                }
+            }
+        }
+        read.extend(self.root.take());
+        Some(read)
+    }
+
     /// `None` if parsing cannot continue.
     fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Option<()> {
         let at = span.start.index()..span.end.index();
@@ -334,11 +348,12 @@ impl Builder<'_> {
             return Some(());
         };
         frame.size += node.size;
-        if frame.size > MAX_NODES {
+        if frame.size > self.most {
             let at = node.span.clone();
+            let most = self.most;
             return self.stop(
                 at,
-                format!("more than {MAX_NODES} values, aliases counted as often as they are used"),
+                format!("more than {most} values, aliases counted as often as they are used"),
                 "write fewer, larger policies; an alias of aliases grows without bound",
             );
         }

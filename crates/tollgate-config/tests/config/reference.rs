@@ -24,6 +24,7 @@ describes the default. Keys of `global`, `client`, `apis` and `tiers` that are t
 fn reference_is_current() {
     let mut page = Page { text: PAGE.to_owned(), ..Page::default() };
     page.section(tables::root());
+    page.section(tables::tenants_file());
     page.section(tables::test_file());
     expect_beside(&root().join("docs/configuration-reference.md"), &page.text).unwrap();
 }

@@ -30,6 +30,7 @@ use super::decide::lists;
 use super::decide::llm::Llm;
 use super::decide::proxies::{self, TrustedProxies};
 use super::decide::settled::Prices;
+use super::decide::tenants::{Numbers, Sources};
 use super::decide::token_limit::{Addresses, TooManyRefused};
 use super::edge::listener_settings::{ListenerKey, ListenerSettings};
 use super::error::BuildError;
@@ -60,6 +61,7 @@ pub(super) struct App<St: Inspect> {
     pub(super) admin_connections: usize,
     room: WaitQueue,
     llm: Llm,
+    tenants: Vec<Arc<Numbers>>,
 }
 
 #[derive(Clone)]
@@ -75,6 +77,7 @@ pub(super) struct Persistent<St> {
     pub(super) summary: Summary,
     pub(super) key_sets: KeySets,
     pub(super) refused_tokens: Addresses,
+    pub(super) tenants: Sources,
     pub(super) access_log: AccessLog,
     pub(super) tracing: Tracing,
 }
@@ -102,6 +105,7 @@ impl<St: Inspect> App<St> {
         let identity =
             Identity::new(&plan, &persistent.key_sets, Some(&persistent.refused_tokens))?;
         let lists = lists::lists(&plan, &identity)?;
+        let tenants = persistent.tenants.prepare(&plan)?;
         let proxies = TrustedProxies::of(&plan)?;
         let rate_limits = RateLimits::new(&plan, &persistent.store, &persistent.summary)?;
         // Requests of both versions share one wait queue, so they keep their order.
@@ -127,6 +131,7 @@ impl<St: Inspect> App<St> {
             identity: &identity,
             observer: &persistent.observer,
             room: &room,
+            tenants: &tenants.numbers(),
         };
         let (routes, preflights) = (builder.routes()?, builder.preflights()?);
         let status = StatusPages::new(if plan.status_path.is_some() { &routes } else { &[] });
@@ -135,6 +140,8 @@ impl<St: Inspect> App<St> {
         // Last, because the earlier version keeps its own bounds if this version fails.
         let room = room.max_requests(plan.waiting.requests).max_bytes(plan.waiting.bytes);
         clients.bound(per_target);
+        let numbers = tenants.numbers();
+        tenants.apply();
         let admin_connections = admin;
         let llm = before.map_or_else(|| Llm::new(plan.timeouts.idle), |app| app.llm.clone());
         Ok(Self {
@@ -154,6 +161,7 @@ impl<St: Inspect> App<St> {
             admin_connections,
             room,
             llm,
+            tenants: numbers,
         })
     }
 
@@ -169,6 +177,10 @@ impl<St: Inspect> App<St> {
 
     pub(super) fn key_sets(&self) -> &[Arc<KeySet>] {
         &self.identity.key_sets
+    }
+
+    pub(super) fn tenants(&self) -> &[Arc<Numbers>] {
+        &self.tenants
     }
 
     pub(super) async fn key_sets_tried(&self) {

@@ -43,6 +43,7 @@ pub use self::decide::key_sources::client_ip;
 use self::decide::keys::KeySets;
 use self::decide::redis;
 pub use self::decide::redis::connect;
+use self::decide::tenants::Sources;
 use self::decide::token_limit::Addresses;
 use self::edge::listener_settings::ListenerKey;
 #[cfg(unix)]
@@ -58,7 +59,7 @@ use self::operations::reload::Reload;
 use self::operations::signals::{Signal, Signals};
 use self::operations::summary::Summary;
 use self::operations::{admin, observed};
-pub use self::planned::{Met, Planned, Read, Refused, Sent, ambiguous};
+pub use self::planned::{Met, Planned, Read, Refused, Sent, Tenant, ambiguous};
 use crate::trace::Tracing;
 use tollgate_proxy::{Failures, Tunnels, Via};
 
@@ -136,6 +137,7 @@ async fn serve<St: Inspect>(
         summary: summary.clone(),
         key_sets: KeySets::default(),
         refused_tokens: Addresses::default(),
+        tenants: Sources::default(),
         access_log: access_log.clone(),
         tracing,
     };

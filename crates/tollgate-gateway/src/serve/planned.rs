@@ -10,7 +10,11 @@ use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::Reason;
 use tollgate::key::{KeyError, RequestHead};
 use tollgate::policy::Cost;
-use tollgate_config::plan::{IdentitySource, LimitPlan, Meeting, NoClient, Plan, Route, SettleBy};
+use tollgate_config::files;
+use tollgate_config::plan::{
+    IdentitySource, LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, TenantNumbers,
+    TenantSource, TenantTable, TenantsPlan,
+};
 use tollgate_engine::{Charges, Limits};
 use tollgate_proxy::path::RequestPath;
 
@@ -28,6 +32,16 @@ pub struct Planned {
     pub has_users: bool,
     /// Each route's limits for each api, and last for requests that match no api.
     rules: Vec<Vec<Arc<Limits>>>,
+    /// The tenants of each file; `None` for sources that commands do not ask.
+    tenants: Vec<Option<TenantTable>>,
+}
+
+/// Where a limit's numbers come from, if they may be a tenant's own.
+#[derive(Debug)]
+pub struct Tenant<'a> {
+    pub name: String,
+    pub source: &'a TenantSource,
+    pub numbers: TenantNumbers<'a>,
 }
 
 /// A request's target, host and user, beside its head.
@@ -104,7 +118,35 @@ impl Planned {
             apis.map(|api| Arc::new(route.limits.rules(api, plan.tiers.len()))).collect()
         };
         let rules = plan.routes.iter().map(rules).collect();
-        Ok(Self { plan, identity, lists, has_users, rules })
+        let table = |tenants: &TenantsPlan| match &tenants.source {
+            TenantSource::File(file) => files::tenants(file, &tenants.rules).map(Some),
+            _ => Ok(None),
+        };
+        let tenants = plan.tenants.iter().map(table).collect::<Result<_, _>>();
+        let tenants = tenants.map_err(|errors| {
+            let errors = errors.iter().map(|it| format!("{}; {}", it.what, it.cure));
+            errors.collect::<Vec<_>>().join("\n")
+        })?;
+        Ok(Self { plan, identity, lists, has_users, rules, tenants })
+    }
+
+    /// The request's tenant, if its numbers can replace those of this limit.
+    pub fn tenant(
+        &self,
+        limit: &LimitPlan,
+        client: &ClientIdentity,
+        head: &RequestHead<'_>,
+    ) -> Option<Tenant<'_>> {
+        let number = limit.tenants?.tenants;
+        let TenantsPlan { of, source, on_unknown, .. } = self.plan.tenants.get(number)?;
+        self.identity.tenant(client, *of)?;
+        let name = self.identity.tenant_name(client, *of, head).unwrap_or_default();
+        let numbers = match self.tenants.get(number)?.as_ref().map(|table| table.get(&*name)) {
+            None => TenantNumbers::Configured,
+            Some(None) => TenantNumbers::Unknown(*on_unknown),
+            Some(Some(quota)) => TenantNumbers::Known(quota),
+        };
+        Some(Tenant { name, source, numbers })
     }
 
     /// Reads a request, and brings it into the form that routes and limits see.
@@ -181,7 +223,11 @@ impl Planned {
             Some(settle) => usage(settle),
         };
         let subject = |whose| client.subject_of(whose);
-        let charges = self.plan.charges(limits, api, rules, subject, client.tier, cost)?;
+        let tenant = |limit: &LimitPlan| {
+            let tenant = self.tenant(limit, client, head);
+            tenant.map_or(TenantNumbers::Configured, |tenant| tenant.numbers)
+        };
+        let charges = self.plan.charges(limits, api, rules, subject, client.tier, tenant, cost)?;
         Ok((rules, charges))
     }
 }

@@ -97,6 +97,9 @@ pub(super) fn apply(
     head: &RequestHead<'_>,
     look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<Option<AppliedLimit>, OwnResponse> {
+    if compiled.quotas.is_none() && compiled.unlimited.contain(tier) {
+        return Ok(None);
+    }
     let Subject { kind, key } = match compiled.limit.key.subject(head) {
         Ok(Some(subject)) => subject,
         missing => match without_key(http, compiled, missing.err(), head)? {
@@ -134,18 +137,21 @@ fn apply_own(
         match quotas.look(&*limit.key, &subject, head) {
             Ok(Some(Look::Cached(answer))) => answer,
             // Only its own quota is known yet, and it must not delay a request.
-            Ok(Some(Look::InProgress(_))) if limit.is_shadow() => return Ok(true),
+            Ok(Some(Look::InProgress(_))) if limit.is_shadow() => {
+                return Ok(!compiled.unlimited.contain(applied.tier));
+            }
             Ok(Some(Look::InProgress(pending))) => {
                 look_ups.get_or_insert_default().push(applied.limit, pending);
                 return Ok(false);
             }
-            Ok(None) => return Ok(true),
+            Ok(None) => return Ok(!compiled.unlimited.contain(applied.tier)),
             Err(error) => return refuse(http, limit, of_error(http, &error), head),
         }
     };
     match quotas.terms(&answer, applied.tier) {
         Terms::Tier(tier) => applied.tier = tier,
         Terms::Own(own) => applied.own = Some(own),
+        Terms::Unlimited => return Ok(false),
         Terms::Refused(Refusal::Unknown) => {
             return refuse(http, limit, Denial::missing_key(), head);
         }

@@ -8,7 +8,7 @@ use tollgate_engine::{AppliedLimit, Limit as Rule, TierIndex};
 use crate::grpc::GrpcServices;
 use crate::headers::PolicyFields;
 use crate::tier::lookup::OwnQuotas;
-use crate::tier::{Tier, TierSource};
+use crate::tier::{Tier, TierSource, UnlimitedTiers};
 use crate::{Costs, Limit, RequestHead};
 
 pub(super) struct CompiledLimit {
@@ -18,6 +18,7 @@ pub(super) struct CompiledLimit {
     uniform_cost: Option<Cost>,
     pub(super) base: PolicyFields,
     in_tiers: Box<[PolicyFields]>,
+    pub(super) unlimited: UnlimitedTiers,
     /// The quotas of clients, if they are looked up.
     pub(super) quotas: Option<Box<OwnQuotas>>,
 }
@@ -36,10 +37,11 @@ impl CompiledLimit {
             Box::new(of_limit.of_client(policy))
         });
         let quotas = quotas.map(Box::new);
+        let unlimited = UnlimitedTiers::of(&limit, names_of(tiers));
         let costs = limit.costs.as_ref().unwrap_or(costs).clone();
         let uniform_cost = costs.uniform_cost();
         let in_tiers = in_tiers.unwrap_or_default();
-        Self { costs, uniform_cost, base, in_tiers, quotas, limit }
+        Self { costs, uniform_cost, base, in_tiers, unlimited, quotas, limit }
     }
 
     /// Returns what the engine needs of this limit.
@@ -78,7 +80,7 @@ fn names_of(tiers: Option<&Tiers>) -> &[Tier] {
 
 pub(super) fn tier_names<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Vec<Tier> {
     let mut names = Vec::new();
-    for (tier, _) in limits.into_iter().flat_map(Limit::tiers) {
+    for tier in limits.into_iter().flat_map(Limit::all_tiers) {
         if !names.contains(tier) {
             names.push(tier.clone());
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{Cost, Micros, Store};
 use tollgate_engine::{AppliedLimit, Charges, Rejection};
@@ -156,6 +157,7 @@ async fn apply_own<St>(
     patience: Micros,
 ) -> Result<(), AcquireError> {
     let started = Instant::now();
+    let mut unlimited = SmallVec::<[u8; 1]>::new();
     for applied in charges.iter_mut() {
         let left = patience.get().saturating_sub(Micros::from(started.elapsed()).get());
         match state.face.terms(applied, Micros::new(left)).await {
@@ -163,8 +165,14 @@ async fn apply_own<St>(
             Some(Terms::Refused(Refused::LookUpFailed)) => return Err(AcquireError::LookUpFailed),
             Some(Terms::Own(own)) => applied.own = Some(own),
             Some(Terms::Tier(_)) => applied.own = None,
+            Some(Terms::Unlimited) => unlimited.push(applied.limit),
             None => {}
         }
+    }
+    if !unlimited.is_empty() {
+        let all = std::mem::take(charges);
+        let limited = all.iter().filter(|applied| !unlimited.contains(&applied.limit));
+        limited.for_each(|applied| charges.push(applied.clone(), &state.limits));
     }
     Ok(())
 }

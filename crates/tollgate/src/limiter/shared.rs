@@ -104,8 +104,10 @@ impl<St: Store> Limiter<St> {
         let mut charges = Charges::default();
         for number in 0..limits.len() {
             let mut applied = face.applied(limits, number, key, Cost::ZERO);
-            if let Some(Terms::Own(own)) = face.terms(&applied, Micros::MAX).await {
-                applied.own = Some(own);
+            match face.terms(&applied, Micros::MAX).await {
+                Some(Terms::Own(own)) => applied.own = Some(own),
+                Some(Terms::Unlimited) => continue,
+                _ => {}
             }
             charges.push(applied, limits);
         }

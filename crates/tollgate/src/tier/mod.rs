@@ -44,6 +44,7 @@ mod api_key;
 #[cfg(feature = "jwt")]
 mod jwt;
 pub(crate) mod lookup;
+mod unlimited;
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub use self::jwt::JwtTier;
 pub use self::lookup::{
     Client, ClientQuota, OnLookupFailure, OnUnknownClient, QuotaLookup, QuotaLookupBuilder,
 };
+pub(crate) use self::unlimited::UnlimitedTiers;
 use crate::head::RequestHead;
 use crate::key::SubjectName;
 

@@ -28,6 +28,7 @@ mod penalties;
 mod polite;
 mod quota_lookup;
 mod quota_lookup_laws;
+mod quota_lookup_several;
 mod readiness;
 mod retries;
 #[cfg(feature = "jwt-rust-crypto")]

@@ -99,7 +99,7 @@ fn service(lookup: &QuotaLookup) -> Service {
     limited(&memory().1, [by_name(log("client", OWN), lookup)])
 }
 
-fn named(name: &str) -> http::Request<()> {
+pub(crate) fn named(name: &str) -> http::Request<()> {
     let mut request = get();
     request.headers_mut().insert(NAME, name.parse().unwrap());
     request

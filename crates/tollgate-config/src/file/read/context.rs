@@ -7,7 +7,7 @@ use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::{Policy, headers};
 
 use crate::file::tables::{Api, File, RateLimiter, Route};
-use crate::plan::KeyPart;
+use crate::plan::{KeyPart, TenantShare, Whose};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Item, Key, Location};
 
@@ -23,7 +23,21 @@ pub(super) struct FileContext<'a> {
     pub(super) levels: Vec<String>,
     /// The combinations of `per`, whose numbers follow those of the levels.
     pub(super) combined: RefCell<Vec<Vec<KeyPart>>>,
+    /// Whose numbers each entry of `tenants` has.
+    pub(super) tenants: Vec<Whose>,
     pub(super) names: Names,
+}
+
+impl FileContext<'_> {
+    /// The tenants whose numbers replace the quotas of this owner.
+    pub(super) fn tenants_of(
+        &self,
+        whose: Whose,
+        share: Option<(u32, u32)>,
+    ) -> Option<TenantShare> {
+        let tenants = self.tenants.iter().position(|of| *of == whose)?;
+        (whose != Whose::Everybody).then_some(TenantShare { tenants, share })
+    }
 }
 
 /// The names of all policies, and where they are defined.

@@ -9,7 +9,7 @@ use crate::plan::{
     ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, Parameter, ValuePlan,
 };
 use crate::yaml::problem::{Checked, Reported};
-use crate::yaml::typed::{Item, Location, Setting, all};
+use crate::yaml::typed::{Item, Key, Location, Setting, Written, all};
 
 pub(super) struct Identity {
     pub(super) chain: Vec<IdentitySource>,
@@ -197,16 +197,21 @@ fn api_keys(section: &ApiKeys, tiers: &[String]) -> Checked<ApiKeysPlan> {
 
 fn api_key(key: &ApiKey, tiers: &[String]) -> Checked<ApiKeyEntry> {
     let sha256 = key.sha256.value();
-    let Some(name) = key.tier.get()? else {
-        return Ok(ApiKeyEntry { sha256: sha256?, tier: None });
-    };
+    let tier = tier(&key.tier, tiers);
+    let tenant = key.tenant.value();
+    Ok(ApiKeyEntry { sha256: sha256?, tier: tier?, tenant: tenant? })
+}
+
+/// The number of the tier that a key names.
+pub(super) fn tier(key: &Key<Option<Written<String>>>, tiers: &[String]) -> Checked<Option<usize>> {
+    let Some(name) = key.get()? else { return Ok(None) };
     let tier = tiers.iter().position(|tier| *tier == name.value);
     if tier.is_none() {
         let cure = match tiers {
             [] => "add it to `tiers`".to_owned(),
             tiers => format!("the tiers are {}; add it, or name one of them", tiers.join(", ")),
         };
-        return Err(key.tier.error(format!("there is no tier `{}`", name.shown), cure));
+        return Err(key.error(format!("there is no tier `{}`", name.shown), cure));
     }
-    Ok(ApiKeyEntry { sha256: sha256?, tier })
+    Ok(tier)
 }

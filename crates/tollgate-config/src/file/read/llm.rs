@@ -49,6 +49,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         in_flight: None,
         penalty: None,
         levels: Vec::new(),
+        tenants: None,
     };
     let reader = PolicyReader { keys, file, on_store_error };
     let own = reader.own();

@@ -20,6 +20,7 @@ mod settling;
 mod store;
 mod subjects;
 mod target;
+pub(crate) mod tenants;
 mod tokens;
 
 use std::cell::RefCell;
@@ -45,9 +46,18 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let per_policy = limiter.headers.get().is_ok_and(|headers| headers.per_policy);
     let names = context::Names::new(per_policy);
     let levels = levels::names(limiter);
+    let tenants = tenants::whose(limiter, &levels);
     let combined = RefCell::default();
-    let file =
-        FileContext { limiter, can_fail, is_cluster, an_api_queues, levels, combined, names };
+    let file = FileContext {
+        limiter,
+        can_fail,
+        is_cluster,
+        an_api_queues,
+        levels,
+        combined,
+        tenants,
+        names,
+    };
 
     let tiers = tiers(limiter)?;
     let limits = limits::limits(&file);
@@ -68,12 +78,16 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
     let levels = chain.and_then(|chain| levels::levels(&file, chain));
     let lists = subjects::lists(limiter, chain);
-    if let Ok(routes) = &routes {
-        if let Ok(levels) = &levels {
-            levels::check_bodies(limiter, levels, routes);
-        }
-        levels::warn_of_unused(&file, routes);
+    if let (Ok(routes), Ok(levels)) = (&routes, &levels) {
+        levels::check_bodies(limiter, levels, routes);
     }
+    let tenants = match &routes {
+        Ok(routes) => {
+            levels::warn_of_unused(&file, routes);
+            tenants::tenants(&file, &tiers, store.as_ref().map_err(|it| *it), routes)
+        }
+        Err(reported) => Err(*reported),
+    };
     let on_missing_key = on_missing_key(limiter, identity.as_ref().ok());
 
     let identity = identity?;
@@ -104,6 +118,7 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
         on_missing_key,
         missing_key_status,
         tiers,
+        tenants: tenants?,
         deny,
         allow,
         waiting: limiter.waiting.value()?,
@@ -123,7 +138,7 @@ fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {
     if names.len() > MOST_TIERS {
         return Err(limiter.tiers.name().error(
             format!("{} tiers are more than {MOST_TIERS}", names.len()),
-            "clients in a tier share its limits, not its quota, so a few tiers are enough",
+            "write each customer's own numbers into `tenants`",
         ));
     }
     Ok(names)

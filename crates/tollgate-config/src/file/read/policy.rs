@@ -6,7 +6,9 @@ use tollgate::{Policy, Quota};
 
 use super::context::{FileContext, inherited, is_bucket, is_queue};
 use crate::file::format;
-use crate::file::tables::{Api, Bandwidth, LevelQuota, Policy as PolicyKeys, Rules, Tier, Window};
+use crate::file::tables::{
+    Api, Bandwidth, LevelQuota, Policy as PolicyKeys, Rules, Tenant, Tier, Window,
+};
 use crate::yaml::problem::{Checked, Reported};
 use crate::yaml::typed::{Key, SectionInfo, Setting, Text as _};
 
@@ -66,6 +68,14 @@ impl Tier {
     pub(super) fn quota(&self) -> QuotaKeys<'_> {
         let Self { info, limit, window, .. } = self;
         QuotaKeys { info, amount: limit, limit: limit.value(), window }
+    }
+}
+
+impl Tenant {
+    pub(super) fn quota(&self) -> QuotaKeys<'_> {
+        let Self { info, limit, window, .. } = self;
+        let units = limit.value().and_then(|limit| limit.ok_or(Reported));
+        QuotaKeys { info, amount: limit, limit: units, window }
     }
 }
 

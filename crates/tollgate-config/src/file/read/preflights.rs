@@ -38,5 +38,6 @@ pub(super) fn preflights(file: &FileContext<'_>) -> Checked<Preflights> {
         in_flight: None,
         penalty: None,
         levels: Vec::new(),
+        tenants: None,
     })))
 }

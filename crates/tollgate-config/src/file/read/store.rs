@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::file::tables::{Memory, RateLimiter, Redis};
 use crate::yaml::problem::Checked;
-use crate::yaml::typed::{Either, defaults};
+use crate::yaml::typed::{Either, Setting, defaults};
 use tollgate::RedisStore;
 
 use crate::plan::{RedisPlan, StorePlan, Topology};
@@ -43,11 +43,15 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
         key_secret: redis.key_secret.value()?,
         local_share: redis.local_share.value()?,
     };
-    // A valid URL may still not fit the topology.
+    check_url(&redis.url, plan).map(StorePlan::Redis)
+}
+
+/// A valid URL may still not fit the topology.
+pub(super) fn check_url(key: &Setting, plan: RedisPlan) -> Checked<RedisPlan> {
     if let Err(error) = RedisStore::builder(&plan.full_url()) {
         let error = error.to_string();
         let (what, cure) = error.split_once("; ").unwrap_or((&error, "write redis://host:6379"));
-        return Err(redis.url.error(what, cure));
+        return Err(key.error(what, cure));
     }
-    Ok(StorePlan::Redis(plan))
+    Ok(plan)
 }

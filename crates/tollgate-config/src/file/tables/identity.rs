@@ -118,6 +118,8 @@ section! {
         required sha256: Hidden<format::Sha256>,
         /// The tier of the key's owner.
         optional tier: Written<format::Identifier>,
+        /// The key's name in `tenants`. Default: the SHA-256.
+        optional tenant: format::TenantName,
         /// The key's groups, such as `{team: red, organisation: acme}`.
         optional levels: Groups,
     }

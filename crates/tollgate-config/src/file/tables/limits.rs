@@ -58,7 +58,8 @@ section! {
     keys Tiers = "tiers" {
         /// The quota of this tier. With `unlimited`, neither `client` nor a share of it limits the
         /// tier, except for `concurrency` and `penalty`. There are at most 64 tiers, because each
-        /// has its own policies and headers for each route and api.
+        /// has its own policies and headers for each route and api. Write each customer's own numbers
+        /// into `tenants`.
         others quotas: Named<format::Identifier, Either<Unlimited, Tier>>,
     }
 

@@ -11,6 +11,7 @@
 //! | `llm.rs` | budgets for language models |
 //! | `options.rs` | policy options |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
+//! | `tenants.rs` | tenants with their own numbers |
 //! | `target.rs` | targets, and changes to requests and responses |
 //! | `tls.rs` | certificates |
 //! | `store.rs` | where quotas are stored |
@@ -30,6 +31,7 @@ mod server;
 mod store;
 mod target;
 mod telemetry;
+mod tenants;
 mod test_file;
 mod tls;
 mod value_types;
@@ -55,6 +57,9 @@ pub(super) use self::store::{Redis, Store};
 pub use self::target::HealthCheck;
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
 pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
+pub(super) use self::tenants::{
+    Tenant, TenantOrUnlimited, Tenants, TenantsFile, TenantsHttp, TenantsRedis,
+};
 pub use self::test_file::{Expect, FaultAt, Requests, Test, TestFile, WindowBound, WorstBound};
 pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
 pub(super) use self::window::Window;
@@ -68,6 +73,11 @@ use crate::yaml::typed::{Either, Flag, List, OneOrMore, Short, Whole, section};
 /// The table of the file.
 pub fn root() -> &'static Section {
     File::table()
+}
+
+/// The table of a file with tenants.
+pub fn tenants_file() -> &'static Section {
+    TenantsFile::table()
 }
 
 /// The table of a test file.
@@ -132,6 +142,9 @@ section! {
         /// Quotas that replace the quota of `client` for some clients. `apiKeys` or a claim of the
         /// token assigns a client to a tier.
         optional tiers: Tiers,
+        /// Each tenant's own numbers, which replace the quota of `client` or of a level: from a file,
+        /// another service or Redis. A list has an entry for each level.
+        optional tenants: OneOrMore<Tenants>,
         /// The request costs for all policies without their own `costs`. By default every request
         /// costs 1.
         optional costs: Costs,

@@ -67,7 +67,7 @@ impl ValueType for Proxies {
     }
 }
 
-/// A file that `check` opens. A change to its contents causes a reload.
+/// A file that `check` opens. A change to its contents causes a reload, or has its own watcher.
 pub(crate) struct WatchedFile;
 
 impl ValueType for WatchedFile {

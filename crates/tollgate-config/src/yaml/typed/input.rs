@@ -22,6 +22,11 @@ impl<'a> Input<'a> {
         Self { node, path: "", problems, is_secret: false }
     }
 
+    /// A node below the root.
+    pub(crate) const fn at(node: &'a Node, path: &'a str, problems: &'a Rc<Problems>) -> Self {
+        Self { node, path, problems, is_secret: false }
+    }
+
     pub(super) const fn child(self, node: &'a Node, path: &'a str) -> Self {
         Self { node, path, ..self }
     }
@@ -29,6 +34,10 @@ impl<'a> Input<'a> {
     pub(super) fn secret(self) -> Self {
         self.problems.hide(self.node.span.clone());
         Self { is_secret: true, ..self }
+    }
+
+    pub(crate) const fn is_section(self) -> bool {
+        matches!(self.node.value, Value::Map(_))
     }
 
     fn place(self) -> Place {
@@ -44,7 +53,7 @@ impl<'a> Input<'a> {
         Location { place: self.place(), problems: Rc::clone(self.problems) }
     }
 
-    pub(super) fn error(self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
+    pub(crate) fn error(self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
         self.problems.error(self.place(), what, cure)
     }
 
@@ -74,7 +83,7 @@ impl<'a> Input<'a> {
     }
 
     /// Reports a value that is missing or has another shape.
-    pub(super) fn unexpected(self, shape: &Shape) -> Reported {
+    pub(crate) fn unexpected(self, shape: &Shape) -> Reported {
         if holds_secret(shape) {
             self.problems.hide(self.node.span.clone());
         }

@@ -29,7 +29,16 @@ impl Location {
         check: impl Fn() -> E + Send + Sync + 'static,
     ) {
         let check = Box::new(move || check().into_iter().collect());
-        self.problems.check_with(&self.place, check);
+        self.problems.check_with(&self.place, true, check);
+    }
+
+    /// The same for files that have their own watcher.
+    pub(crate) fn check_without_reload<E: IntoIterator<Item = FileError>>(
+        &self,
+        check: impl Fn() -> E + Send + Sync + 'static,
+    ) {
+        let check = Box::new(move || check().into_iter().collect());
+        self.problems.check_with(&self.place, false, check);
     }
 }
 

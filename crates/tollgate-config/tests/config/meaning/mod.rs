@@ -4,6 +4,7 @@ mod clients;
 mod file;
 mod limits;
 mod llm;
+mod tenants;
 
 use tollgate_config::plan::Plan;
 

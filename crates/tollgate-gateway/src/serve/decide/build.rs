@@ -15,7 +15,7 @@ use tollgate_config::files;
 use tollgate_config::plan::{
     ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, ForgiveOn, GroupSource, IdentitySource,
     LimitPlan, LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses,
-    ValuePlan, Whose, is_grpc,
+    TenantShare, ValuePlan, Whose, is_grpc,
 };
 
 use super::client_identity::{ClientIdentity, Identity};
@@ -24,6 +24,7 @@ use super::facts::{Facts, Found};
 use super::key_sources;
 use super::llm::LlmDenials;
 use super::settled::Prices;
+use super::tenants::{Numbers, TenantOf};
 use crate::serve::answers::AnsweredBy;
 use crate::serve::error::BuildError;
 use tollgate_proxy::Meter;
@@ -88,6 +89,8 @@ pub(crate) struct RouteBuilder<'a, St> {
     pub(crate) identity: &'a Identity,
     pub(crate) observer: &'a Observer,
     pub(crate) room: &'a WaitQueue,
+    /// The look-ups of the plan's tenants.
+    pub(crate) tenants: &'a [Arc<Numbers>],
 }
 
 impl<St: Inspect> RouteBuilder<'_, St> {
@@ -194,7 +197,8 @@ impl<St: Inspect> RouteBuilder<'_, St> {
         let limit = self.of(any, plan);
         let limit = match charge {
             ChargePlan::Quota(quota) => {
-                let limit = corrected(self.quota(limit, quota)?.costs(costs(plan)), plan);
+                let limit = self.of_tenants(self.quota(limit, quota)?, plan, quota);
+                let limit = corrected(limit.costs(costs(plan)), plan);
                 forgiving(limit, plan.forgives.as_ref())
             }
             ChargePlan::InFlight(_) => limit,
@@ -216,18 +220,33 @@ impl<St: Inspect> RouteBuilder<'_, St> {
     fn quota(&self, mut limit: Limit, quota: &QuotaPlan) -> Result<Limit, BuildError> {
         let QuotaPlan { everybody, tiers } = quota;
         for (name, policy) in self.plan.tiers.iter().zip(tiers) {
-            if let Some(policy) = policy {
-                let tier = Tier::from(name.clone());
-                limit = limit.in_tier(tier, policy.quota())?;
-            }
+            let tier = Tier::from(name.clone());
+            limit = match policy {
+                Some(policy) => limit.in_tier(tier, policy.quota())?,
+                None => limit.unlimited_in_tier(tier),
+            };
         }
-        let (has_everybody, has): (bool, Vec<_>) =
-            (everybody.is_some(), tiers.iter().map(Option::is_some).collect());
-        if !has_everybody || has.contains(&false) {
-            let has = move |tier: usize| has.get(tier).copied().unwrap_or(has_everybody);
-            limit = limit.when(move |head| tier_of(head).map_or(has_everybody, &has));
+        Ok(if everybody.is_none() { limit.only_in_tiers() } else { limit })
+    }
+
+    /// The numbers of tenants, if they replace this quota.
+    fn of_tenants(&self, limit: Limit, plan: &LimitPlan, quota: &QuotaPlan) -> Limit {
+        let share = plan.tenants;
+        let Some((numbers, TenantShare { share, .. })) =
+            share.and_then(|share| Some((self.tenants.get(share.tenants)?, share)))
+        else {
+            return limit;
+        };
+        let owner = TenantOf { identity: self.identity.clone(), whose: plan.whose };
+        let limit = limit.quota_from_owner(&numbers.lookup, owner);
+        let limit = match share {
+            Some((part, of)) => limit.fraction_of_quota(part, of),
+            None => limit,
+        };
+        match plan.number_of(quota) {
+            Some(number @ 1..) => limit.further_quota(number),
+            _ => limit,
         }
-        Ok(limit)
     }
 
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {

@@ -15,6 +15,7 @@ use super::body_field::ReadText;
 use super::groups::{Found, LevelSource};
 use super::key_sources::{addresses, api_key, client_ip};
 use super::keys::{KeySet, KeySets};
+use super::tenants::naming::Naming;
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
 use super::values::value;
 use crate::serve::edge::client_certificate::client_certificate;
@@ -26,15 +27,28 @@ use crate::serve::error::BuildError;
 pub struct ClientIdentity {
     pub(super) found: Found,
     pub tier: Option<usize>,
+    /// The number of the source that found the client.
+    pub(super) link: Option<usize>,
+    /// The client's name among the tenants, if only its connection shows it.
+    pub(super) name: Option<Arc<str>>,
     /// The request's group on each level.
     groups: Vec<Found>,
+    /// The groups' names on levels with tenants.
+    group_names: Vec<Option<Arc<str>>>,
+}
+
+impl Default for ClientIdentity {
+    fn default() -> Self {
+        let (groups, group_names) = Default::default();
+        Self { found: Ok(None), tier: None, link: None, name: None, groups, group_names }
+    }
 }
 
 impl ClientIdentity {
     /// The client that one source finds, without a tier.
     pub(crate) fn by(source: &impl KeySource, head: &RequestHead<'_>) -> Self {
         let found = source.subject(head).map_err(Arc::new);
-        Self { found, tier: None, groups: Vec::new() }
+        Self { found, ..Self::default() }
     }
 
     /// The request's client or group whose quota a limit counts.
@@ -77,6 +91,10 @@ pub(crate) struct Identity {
     pub(super) levels: Arc<[LevelSource]>,
     /// The fetched key sets, refreshed until the last clone is dropped.
     pub(crate) key_sets: Arc<[Arc<KeySet>]>,
+    /// Whether clients are tenants.
+    has_tenants: bool,
+    /// Whether the groups of each level are tenants; empty if none are.
+    has_tenant_groups: Arc<[bool]>,
 }
 
 /// Without its sources, which may contain secrets.
@@ -91,6 +109,7 @@ pub(super) struct Link {
     /// The tier for all clients from this source, unless a claim determines it.
     tier: Option<usize>,
     claim: Option<TierClaim>,
+    pub(super) naming: Naming,
 }
 
 struct TierClaim {
@@ -100,8 +119,8 @@ struct TierClaim {
 }
 
 impl Link {
-    fn of(source: impl KeySource, tier: Option<usize>) -> Self {
-        Self { source: Box::new(source), tier, claim: None }
+    fn of(source: impl KeySource, tier: Option<usize>, naming: Naming) -> Self {
+        Self { source: Box::new(source), tier, claim: None, naming }
     }
 
     pub(super) fn find(
@@ -133,7 +152,8 @@ impl Identity {
         let mut links = Vec::new();
         let mut users = None;
         let mut key_sets = Vec::new();
-        for source in &plan.identity {
+        for (number, source) in plan.identity.iter().enumerate() {
+            let naming = Naming::of(source, number == 0);
             match source {
                 IdentitySource::User(jwt) => {
                     let user = user(jwt, known, &mut key_sets)?;
@@ -148,20 +168,28 @@ impl Identity {
                         tiers: plan.tiers.clone().into(),
                     });
                     users = Some(user.clone());
-                    links.push(Link { claim, ..Link::of(user, None) });
+                    links.push(Link { claim, ..Link::of(user, None, naming) });
                 }
-                IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
-                IdentitySource::Certificate => links.push(Link::of(client_certificate(), None)),
-                IdentitySource::Value(plan) => links.push(Link::of(value(plan), None)),
+                IdentitySource::ApiKey(keys) => append_keys(&mut links, keys, &naming)?,
+                IdentitySource::Certificate => {
+                    links.push(Link::of(client_certificate(), None, naming));
+                }
+                IdentitySource::Value(plan) => links.push(Link::of(value(plan), None, naming)),
                 IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
                     let source =
                         client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix)?;
-                    links.push(Link::of(source, None));
+                    links.push(Link::of(source, None, naming));
                 }
             }
         }
         let levels = LevelSource::all(plan, users.as_ref())?;
-        Ok(Self { links: links.into(), levels, key_sets: key_sets.into() })
+        let has = |whose| plan.tenants.iter().any(|tenants| tenants.of == whose);
+        let has_tenants = has(Whose::Client);
+        let has_groups = plan.tenants.iter().any(|tenants| tenants.of != Whose::Client);
+        let numbers = (0..plan.levels.len()).filter(|_| has_groups);
+        let has_tenant_groups = numbers.map(|level| has(Whose::Group(level))).collect();
+        let (links, key_sets) = (links.into(), key_sets.into());
+        Ok(Self { links, levels, key_sets, has_tenants, has_tenant_groups })
     }
 
     /// The tier for a client that an operator names. `None` for users, because only their token
@@ -173,13 +201,23 @@ impl Identity {
     /// The user in a log line, as if a token had named the user. `None` if no source has users.
     pub(crate) fn user(
         &self,
-        name: &str,
+        user: &str,
         tier: Option<usize>,
         head: &RequestHead<'_>,
     ) -> Option<ClientIdentity> {
-        let name: SubjectName = format!("user:{name}").parse().ok()?;
-        let subject = self.links.iter().find_map(|link| link.source.named(&name))?;
-        Some(self.with_groups(Some(subject), tier, head))
+        let name: SubjectName = format!("user:{user}").parse().ok()?;
+        let links = self.links.iter().enumerate();
+        let (link, subject) =
+            { links }.find_map(|(link, it)| Some((link, it.source.named(&name)?)))?;
+        let name = Some(self.links[link].naming.qualified(user).into());
+        let client = ClientIdentity {
+            found: Ok(Some(subject)),
+            tier,
+            link: Some(link),
+            name,
+            ..ClientIdentity::default()
+        };
+        Some(self.with_groups(client, head))
     }
 
     pub(crate) fn can_be_missing(&self) -> bool {
@@ -187,31 +225,43 @@ impl Identity {
     }
 
     pub(crate) fn find(&self, head: &RequestHead<'_>) -> ClientIdentity {
-        for link in &*self.links {
+        for (number, link) in self.links.iter().enumerate() {
             match link.find(head) {
                 Ok(None) => {}
-                Ok(Some((subject, tier))) => return self.with_groups(Some(subject), tier, head),
+                Ok(Some((subject, tier))) => {
+                    let is_named = self.has_tenants && link.naming.is_of_connection();
+                    let name = is_named.then(|| link.naming.name(&*link.source, head)).flatten();
+                    let client = ClientIdentity {
+                        found: Ok(Some(subject)),
+                        tier,
+                        link: Some(number),
+                        name: name.map(Arc::from),
+                        ..ClientIdentity::default()
+                    };
+                    return self.with_groups(client, head);
+                }
                 Err(error) => {
-                    let (found, groups) = (Err(Arc::new(error)), Vec::new());
-                    return ClientIdentity { found, tier: None, groups };
+                    let found = Err(Arc::new(error));
+                    return ClientIdentity { found, ..ClientIdentity::default() };
                 }
             }
         }
-        self.with_groups(None, None, head)
+        self.with_groups(ClientIdentity::default(), head)
     }
 
-    fn with_groups(
-        &self,
-        client: Option<Subject>,
-        tier: Option<usize>,
-        head: &RequestHead<'_>,
-    ) -> ClientIdentity {
+    fn with_groups(&self, mut client: ClientIdentity, head: &RequestHead<'_>) -> ClientIdentity {
+        let found = client.found.as_ref().ok().and_then(Option::as_ref);
         let mut groups = Vec::with_capacity(self.levels.len());
         for level in &*self.levels {
-            let group = level.find(client.as_ref(), &groups, head);
+            let group = level.find(found, &groups, head);
             groups.push(group);
         }
-        ClientIdentity { found: Ok(client), tier, groups }
+        let levels = self.levels.iter().zip(&*self.has_tenant_groups);
+        let name = |(level, has): (&LevelSource, &bool)| {
+            has.then(|| level.name(head)).flatten().map(Arc::from)
+        };
+        client.group_names = levels.map(name).collect();
+        ClientIdentity { groups, ..client }
     }
 
     /// Finds the groups that are in the body, or `None` if it is too long.
@@ -235,6 +285,36 @@ impl Identity {
         }
     }
 
+    /// The client or group whose numbers apply, if it can be a tenant.
+    pub(crate) fn tenant(&self, client: &ClientIdentity, whose: Whose) -> Option<Subject> {
+        let is_tenant = match whose {
+            Whose::Client => self.links.get(client.link?)?.naming.names_tenants(),
+            Whose::Group(_) => true,
+            Whose::Everybody => false,
+        };
+        client.subject_of(whose).ok().flatten().filter(|_| is_tenant).cloned()
+    }
+
+    /// The name of the tenant. `None` for a name that is not UTF-8.
+    pub(crate) fn tenant_name(
+        &self,
+        client: &ClientIdentity,
+        whose: Whose,
+        head: &RequestHead<'_>,
+    ) -> Option<String> {
+        match whose {
+            Whose::Everybody => None,
+            Whose::Group(level) => client.group_names.get(level)?.as_deref().map(str::to_owned),
+            Whose::Client => match &client.name {
+                Some(name) => Some(name.to_string()),
+                None => {
+                    let link = self.links.get(client.link?)?;
+                    link.naming.name(&*link.source, head)
+                }
+            },
+        }
+    }
+
     /// The client that an operator names.
     pub(super) fn named(&self, name: &SubjectName) -> Option<Subject> {
         self.links.iter().find_map(|link| link.source.named(name))
@@ -242,14 +322,18 @@ impl Identity {
 }
 
 /// Adds a key list for each tier, so the list that contains a key determines its tier.
-fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildError> {
+fn append_keys(
+    links: &mut Vec<Link>,
+    plan: &ApiKeysPlan,
+    naming: &Naming,
+) -> Result<(), BuildError> {
     let mut tiers: Vec<_> = plan.keys.iter().map(|key| key.tier).collect();
     tiers.sort_unstable();
     tiers.dedup();
     for tier in tiers {
         let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
         let source = api_key(&plan.header).one_of(ApiKeys::from_sha256_hex(digests)?);
-        links.push(Link::of(source, tier));
+        links.push(Link::of(source, tier, naming.clone()));
     }
     Ok(())
 }

@@ -78,6 +78,14 @@ impl LevelSource {
         Ok(Some(Subject::of_parts(&subjects)))
     }
 
+    /// The group's name at the sources of tenants. A combination has none.
+    pub(super) fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        match self {
+            Self::Alone { chain, .. } => chain.name(head),
+            Self::Combined { .. } => None,
+        }
+    }
+
     pub(super) fn can_be_missing(&self) -> bool {
         match self {
             Self::Alone { chain, .. } => chain.can_be_missing(),

@@ -2,21 +2,18 @@
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-use http::header::{ACCEPT, HeaderValue, LOCATION, USER_AGENT};
-use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use http::{StatusCode, Uri};
 use metrics::{counter, gauge};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate::key::{JwtKeyError, JwtKeys, JwtVerifier};
 use tollgate_config::plan::JwksPlan;
 
+use super::fetch::{self, FetchError, in_full};
 use crate::serve::error::BuildError;
 use tollgate_proxy::Clients;
 
@@ -138,39 +135,21 @@ impl Keeper {
         }
     }
 
-    async fn fetch(&self) -> Result<JwtKeys, FetchError> {
-        let limit = self.plan.fetch_timeout;
-        let json = timeout(limit, self.answer()).await.map_err(|_| FetchError::Slow(limit))??;
+    async fn fetch(&self) -> Result<JwtKeys, KeySetError> {
+        let answer = fetch::get(&self.clients, &self.uri, None, self.plan.fetch_timeout).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(match fetch::redirect(&answer) {
+                Some(location) => KeySetError::Redirect(location),
+                None => KeySetError::Status(answer.status()),
+            });
+        }
+        let json = answer.into_body();
         // Parsing a large set takes time and must not block requests.
         let read = tokio::task::spawn_blocking(move || {
-            let json = std::str::from_utf8(&json).map_err(|_| FetchError::NoText)?;
-            JwtKeys::from_jwks(json).map_err(FetchError::Keys)
+            let json = std::str::from_utf8(&json).map_err(|_| KeySetError::NoText)?;
+            JwtKeys::from_jwks(json).map_err(KeySetError::Keys)
         });
         read.await.map_err(|error| FetchError::Failed(error.into()))?
-    }
-
-    async fn answer(&self) -> Result<Bytes, FetchError> {
-        let mut request = Request::new(());
-        *request.uri_mut() = self.uri.clone();
-        let headers = request.headers_mut();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
-        // Each step may take longer than the entire fetch, so the fetch always times out first.
-        let (answer, _connection) = self
-            .clients
-            .get(request, 2 * self.plan.fetch_timeout)
-            .await
-            .map_err(FetchError::Failed)?;
-        if answer.status() != StatusCode::OK {
-            return Err(refused(&answer));
-        }
-        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
-        body.map(http_body_util::Collected::to_bytes).map_err(|error| {
-            match error.downcast::<LengthLimitError>() {
-                Ok(_) => FetchError::TooLarge,
-                Err(error) => FetchError::Failed(error),
-            }
-        })
     }
 
     fn take_in(&self, keys: JwtKeys) {
@@ -194,7 +173,7 @@ impl Keeper {
         });
     }
 
-    fn stay(&self, error: &FetchError) {
+    fn stay(&self, error: &KeySetError) {
         let error = in_full(error);
         counter!(FETCHES, "outcome" => OUTCOMES[1]).increment(1);
         self.said.send_modify(|state| {
@@ -219,11 +198,9 @@ impl Keeper {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum FetchError {
-    #[error("no complete answer within {0:?}")]
-    Slow(Duration),
-    #[error("the answer is larger than {} KiB, which is not a key set", MOST_BYTES >> 10)]
-    TooLarge,
+enum KeySetError {
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
     #[error("the answer is a redirect{0}, which is not followed; name the last URL as `jwksUrl`")]
     Redirect(String),
     #[error("the answer is {0}; expected 200 and a key set")]
@@ -232,32 +209,7 @@ enum FetchError {
     NoText,
     #[error(transparent)]
     Keys(JwtKeyError),
-    #[error("no answer")]
-    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-fn refused(answer: &Response<Incoming>) -> FetchError {
-    if !answer.status().is_redirection() {
-        return FetchError::Status(answer.status());
-    }
-    let location = answer.headers().get(LOCATION).and_then(|location| location.to_str().ok());
-    let location = location.map(|location| location.chars().take(200).collect::<String>());
-    FetchError::Redirect(location.map_or_else(String::new, |url| format!(" to {url:?}")))
-}
-
-/// An error with its causes, because connection errors are unclear without them.
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
-/// Limits any server's answer. A set has a few keys of at most two kilobytes each.
-const MOST_BYTES: usize = 1 << 20;
-const NAME: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 const FETCHES: &str = "tollgate_jwks_fetches_total";
 const OUTCOMES: [&str; 2] = ["fetched", "failed"];

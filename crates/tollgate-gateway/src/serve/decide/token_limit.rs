@@ -118,6 +118,10 @@ impl KeySource for TokenUser {
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         self.user.named(name)
     }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        self.user.name(head)
+    }
 }
 
 /// The token was not verified because too many tokens from its address were refused.

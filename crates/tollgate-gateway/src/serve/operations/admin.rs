@@ -25,6 +25,7 @@ use tollgate::observe::Inspect;
 use tower_service::Service;
 
 use crate::serve::decide::keys::KeySet;
+use crate::serve::decide::tenants::Numbers;
 use crate::serve::edge::listener;
 use crate::serve::gateway::{Gateway, History};
 
@@ -151,7 +152,11 @@ pub(crate) fn read_only() -> Response<Body> {
 }
 
 /// The running configuration and its history. Times are seconds since 1970, or ages in seconds.
-pub(crate) fn config(history: &History, key_sets: &[Arc<KeySet>]) -> Response<Body> {
+pub(crate) fn config(
+    history: &History,
+    key_sets: &[Arc<KeySet>],
+    tenants: &[Arc<Numbers>],
+) -> Response<Body> {
     let age = |since: SystemTime| since.elapsed().unwrap_or_default().as_secs();
     let seconds = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let failure = |error: &Option<(SystemTime, String)>| {
@@ -169,6 +174,14 @@ pub(crate) fn config(history: &History, key_sets: &[Arc<KeySet>]) -> Response<Bo
             "lastError": failure(&state.error),
         })
     };
+    let source = |numbers: &Arc<Numbers>| {
+        let (tenants, error) = numbers.file().unzip();
+        json!({
+            "source": numbers.source().to_string(),
+            "tenants": tenants,
+            "lastError": error.flatten(),
+        })
+    };
     let config = json!({
         "version": history.version,
         "loadedAt": seconds(history.loaded_at),
@@ -178,6 +191,7 @@ pub(crate) fn config(history: &History, key_sets: &[Arc<KeySet>]) -> Response<Bo
         "failedReloads": history.failures,
         "waitsForRestart": history.waiting,
         "keySets": key_sets.iter().map(key_set).collect::<Vec<_>>(),
+        "tenants": tenants.iter().map(source).collect::<Vec<_>>(),
         "plan": history.words.lines().collect::<Vec<_>>(),
     });
     respond(StatusCode::OK, &config)

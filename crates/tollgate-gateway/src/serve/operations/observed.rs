@@ -93,7 +93,8 @@ pub(crate) fn router<St: Inspect>(
     let config = Router::new().route(
         "/config",
         get(move || {
-            let answer = admin::config(&shown.history(), shown.app().key_sets());
+            let app = shown.app();
+            let answer = admin::config(&shown.history(), app.key_sets(), app.tenants());
             async move { answer }
         })
         .fallback(|| async { admin::read_only() }),

@@ -83,7 +83,10 @@ impl<St: Inspect> Reload<St> {
 
 /// Waits until the contents no longer change, because a file may be written in several steps. Files
 /// that always change delay a reload by at most a second.
-async fn settled(mut now: Fingerprints, mut look: impl FnMut() -> Fingerprints) -> Fingerprints {
+pub(crate) async fn settled(
+    mut now: Fingerprints,
+    mut look: impl FnMut() -> Fingerprints,
+) -> Fingerprints {
     for _ in 0..MOST_LOOKS {
         sleep(SETTLED).await;
         let next = look();

@@ -11,6 +11,7 @@ use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -132,6 +133,8 @@ pub(crate) struct Shared {
     entries: Cache<Arc<Entry>>,
     in_progress: Semaphore,
     epochs: Epochs,
+    /// How many limits use it.
+    limits: AtomicUsize,
     failures: QuietLog,
     unfit: QuietLog,
 }
@@ -174,6 +177,7 @@ impl QuotaLookup {
             entries: Cache::new(10_000),
             in_progress: Semaphore::new(64),
             epochs: Epochs::default(),
+            limits: AtomicUsize::new(0),
             failures: QuietLog::default(),
             unfit: QuietLog::default(),
         })

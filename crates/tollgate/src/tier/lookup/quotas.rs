@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tollgate_core::{Cost, Key, Policy, PolicyError, Quota};
+use tollgate_core::{Algorithm, Cost, Key, Policy, PolicyError, Quota};
 use tollgate_engine::{OwnPolicy, SubjectKind, TierIndex};
 
 use super::client_quota::QuotaOrTier;
@@ -14,7 +14,7 @@ use super::entry::{Answer, Known, Look};
 use super::{ClientQuota, LimitQuotas, OnLookupFailure, OnUnknownClient};
 use crate::grpc::GrpcServices;
 use crate::key::{KeyError, KeySource, Subject};
-use crate::tier::Tier;
+use crate::tier::{Tier, UnlimitedTiers};
 use crate::{Limit, RequestHead};
 
 /// Builds a limit's policies from look-up results.
@@ -24,6 +24,7 @@ pub(crate) struct OwnQuotas {
     number: u64,
     policy: Policy,
     in_tiers: Box<[(Tier, Policy)]>,
+    unlimited: UnlimitedTiers,
     /// Clients with equal quotas share a policy.
     policies: Mutex<Policies>,
     prepare: Box<Prepare>,
@@ -43,6 +44,8 @@ struct Policies {
 pub(crate) enum Terms {
     Tier(TierIndex),
     Own(Arc<OwnPolicy>),
+    /// The limit does not apply.
+    Unlimited,
     Refused(Refusal),
 }
 
@@ -63,11 +66,14 @@ impl OwnQuotas {
     ) -> Option<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let in_tier = |tier: &Tier| (tier.clone(), limit.policy_in(Some(tier)).clone());
+        let quotas = limit.quotas.clone()?;
+        quotas.lookup.0.limits.fetch_add(1, Ordering::Relaxed);
         Some(Self {
-            quotas: limit.quotas.clone()?,
+            quotas,
             number: COUNT.fetch_add(1, Ordering::Relaxed),
             policy: limit.policy.clone(),
             in_tiers: tiers.iter().map(in_tier).collect(),
+            unlimited: UnlimitedTiers::of(limit, tiers),
             policies: Mutex::default(),
             prepare: Box::new(prepare),
         })
@@ -81,12 +87,14 @@ impl OwnQuotas {
         head: &RequestHead<'_>,
     ) -> Result<Option<Look>, KeyError> {
         let lookup = &self.quotas.lookup;
-        Ok(match &self.quotas.owner {
-            None => Some(lookup.look(subject, || key.name(head))),
-            Some(owner) => {
-                owner.subject(head)?.map(|subject| lookup.look(&subject, || owner.name(head)))
-            }
-        })
+        let Some(owner) = &self.quotas.owner else {
+            return Ok(Some(lookup.look(subject, || key.name(head))));
+        };
+        let found = owner.subject(head)?;
+        if found.as_ref() == Some(subject) {
+            self.quotas.owner_is_key.store(true, Ordering::Relaxed);
+        }
+        Ok(found.map(|subject| lookup.look(&subject, || owner.name(head))))
     }
 
     /// Looks up a key's quota. The key is the client's name.
@@ -104,7 +112,7 @@ impl OwnQuotas {
     /// Returns how the limit applies to a client in this tier. If the look-up has failed, this grants
     /// no more than the last known quota.
     pub(crate) fn terms(&self, answer: &Answer, tier: TierIndex) -> Terms {
-        let limits_own = || Terms::Tier(tier);
+        let limits_own = || self.in_tier(tier);
         let in_force = || match answer.known.as_deref().map(|known| self.of_known(known)) {
             None | Some(Terms::Tier(TierIndex::NONE)) => limits_own(),
             Some(terms) => terms,
@@ -114,10 +122,16 @@ impl OwnQuotas {
             (true, OnLookupFailure::Refuse) => Terms::Refused(Refusal::LookUpFailed),
             (true, OnLookupFailure::LimitQuota) => match in_force() {
                 terms @ Terms::Refused(_) => terms,
+                Terms::Unlimited => limits_own(),
+                terms if self.unlimited.contain(tier) => terms,
                 terms if !is_within(self.policy_in(tier), self.policy_of(&terms)) => terms,
                 _ => limits_own(),
             },
         }
+    }
+
+    fn in_tier(&self, tier: TierIndex) -> Terms {
+        if self.unlimited.contain(tier) { Terms::Unlimited } else { Terms::Tier(tier) }
     }
 
     /// Returns the client's cost, if the quota that applies to it sets costs.
@@ -142,7 +156,7 @@ impl OwnQuotas {
         match terms {
             Terms::Own(own) => &own.policy,
             Terms::Tier(tier) => self.policy_in(*tier),
-            Terms::Refused(_) => &self.policy,
+            Terms::Unlimited | Terms::Refused(_) => &self.policy,
         }
     }
 
@@ -156,8 +170,9 @@ impl OwnQuotas {
             return terms.clone();
         }
         let terms = self.build(known);
-        if built.len() == MAX_LIMITS {
-            // Limits that a reload has replaced leave their terms here.
+        // Limits that a reload has replaced leave their terms here.
+        let limits = self.quotas.lookup.0.limits.load(Ordering::Relaxed);
+        if built.len() >= limits.max(MAX_LIMITS) {
             built.clear();
         }
         built.push((self.number, terms.clone()));
@@ -188,13 +203,15 @@ impl OwnQuotas {
     }
 
     fn terms_of(&self, quota: Option<&ClientQuota>) -> Result<Terms, PolicyError> {
-        Ok(match quota.map(|quota| &quota.terms) {
-            Some(QuotaOrTier::Quota(quota)) => Terms::Own(self.policy(*quota)?),
+        Ok(match quota.map(|quota| quota.numbered(self.quotas.number)) {
+            Some(QuotaOrTier::Quota(quota)) => Terms::Own(self.policy(quota)?),
             Some(QuotaOrTier::Tier(tier)) => {
-                let number = self.in_tiers.iter().position(|(name, _)| name == tier);
+                let number = self.in_tiers.iter().position(|(name, _)| *name == tier);
                 let number = number.and_then(|number| u16::try_from(number).ok());
-                Terms::Tier(number.map_or(TierIndex::NONE, TierIndex))
+                number
+                    .map_or(Terms::Tier(TierIndex::NONE), |number| self.in_tier(TierIndex(number)))
             }
+            Some(QuotaOrTier::Unlimited) => Terms::Unlimited,
             None => match self.quotas.lookup.0.on_unknown {
                 OnUnknownClient::LimitQuota => Terms::Tier(TierIndex::NONE),
                 OnUnknownClient::Refuse => Terms::Refused(Refusal::Unknown),
@@ -208,7 +225,7 @@ impl OwnQuotas {
         if let Some(own) = by_quota.get(&quota).and_then(Weak::upgrade) {
             return Ok(own);
         }
-        let policy = own_policy(&self.policy, &self.quotas.shares, quota)?;
+        let policy = self.quotas.policy(&self.policy, quota)?;
         let prepared = (self.prepare)(&policy);
         let own = Arc::new(OwnPolicy { prepared, policy, blocked_until: None });
         if by_quota.len() >= *prune_at {
@@ -220,30 +237,43 @@ impl OwnQuotas {
     }
 }
 
+impl Drop for OwnQuotas {
+    fn drop(&mut self) {
+        self.quotas.lookup.0.limits.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl LimitQuotas {
+    /// Returns the policy for a client with this quota.
+    fn policy(&self, base: &Policy, quota: Quota) -> Result<Policy, PolicyError> {
+        // The limit's permits are renewed according to its own time to live.
+        let quota = match base.is_concurrency() {
+            true => Quota::new(quota.limit(), base.quota().window()),
+            false if self.omits_burst && !base.algorithm().is_some_and(is_bucket) => {
+                quota.without_burst()
+            }
+            false => quota,
+        };
+        let mut shares = self.shares.iter();
+        shares.try_fold(base.with_quota(quota)?, |policy, (part, of)| policy.share(*part, *of))
+    }
+
     /// Returns the key's policy, if its quota is cached.
     #[cfg(feature = "metrics")]
     pub(crate) fn cached(&self, limit: &Limit, key: &Key) -> Option<Policy> {
-        let answer = self.lookup.last(key).filter(|_| self.owner.is_none())?;
+        let is_key = self.owner_is_key.load(Ordering::Relaxed);
+        let answer = self.lookup.last(key).filter(|_| is_key)?;
         let quota = answer.known?.quota.clone()?;
-        match &quota.terms {
-            QuotaOrTier::Quota(quota) => own_policy(&limit.policy, &self.shares, *quota).ok(),
-            QuotaOrTier::Tier(tier) => Some(limit.policy_in(Some(tier)).clone()),
+        match quota.numbered(self.number) {
+            QuotaOrTier::Quota(quota) => self.policy(&limit.policy, quota).ok(),
+            QuotaOrTier::Tier(tier) => Some(limit.policy_in(Some(&tier)).clone()),
+            QuotaOrTier::Unlimited => None,
         }
     }
 }
 
-fn own_policy(base: &Policy, shares: &[(u32, u32)], quota: Quota) -> Result<Policy, PolicyError> {
-    // The limit's permits are renewed according to its own time to live.
-    let quota = match base.is_concurrency() {
-        true => Quota::new(quota.limit(), base.quota().window()),
-        false => quota,
-    };
-    let mut policy = base.with_quota(quota)?;
-    for (numerator, denominator) in shares {
-        policy = policy.share(*numerator, *denominator)?;
-    }
-    Ok(policy)
+const fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
 }
 
 /// Whether a policy grants no more than the other: neither per time, nor together.
@@ -254,5 +284,5 @@ fn is_within(policy: &Policy, other: &Policy) -> bool {
     rate(policy, other) <= rate(other, policy) && policy.capacity() <= other.capacity()
 }
 
-/// More than the limits of several layers that share a look-up.
+/// So that a reload, during which the limits of both versions are in use, seldom exceeds it.
 const MAX_LIMITS: usize = 16;

@@ -60,7 +60,10 @@ fn api<'a>(
     }
     let plans = quotas.plans(name, algorithm, keys.share.value()?, &reader.file.names)?;
     let levels = levels::plans(&section.rules.levels, name, whose, algorithm, reader.file)?;
-    let limit = options?.limit(plans, levels)?;
+    let mut limit = options?.limit(plans, levels)?;
+    if let Some(share) = keys.share.value()? {
+        limit.tenants = reader.file.tenants_of(whose, Some(share));
+    }
     let (methods, path) = (methods?, path?);
     // The limit applies to paths that match both the api and the route.
     let narrower = if path.covers(reader.path) { reader.path } else { &path };

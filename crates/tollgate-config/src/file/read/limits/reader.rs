@@ -55,7 +55,11 @@ impl<'a> LimitReader<'a, '_> {
         let quotas = Quotas { everybody: everybody?, tiers: tiers? };
         let plans = quotas.plans(name, algorithm, None, &self.file.names);
         let levels = levels::plans(&section.rules.levels, name, whose, algorithm, self.file);
-        let limit = options?.limit(plans?, levels?)?;
+        let mut limit = options?.limit(plans?, levels?)?;
+        limit.tenants = self.file.tenants_of(whose, None);
+        for level in &mut limit.levels {
+            level.tenants = self.file.tenants_of(level.whose, None);
+        }
         self.check_costs(&limit, section, &Methods::default(), self.path);
         Ok((limit, Some(quotas)))
     }
@@ -101,6 +105,7 @@ impl<'a> LimitReader<'a, '_> {
             in_flight: in_flight?,
             penalty: penalty?,
             levels: Vec::new(),
+            tenants: None,
         };
         Ok(LimitOptions { limit, on_store_error, shed, queue, lease: lease? })
     }

@@ -1,0 +1,531 @@
+//! Tenants with their own numbers.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+use tollgate_test_servers::{Redis, until_async};
+
+use crate::support::{Answer, Client, Gateway, Upstream};
+
+/// The keys `ann`, `bob`, `eve` and `joe`. The first three have names, and the first two a team.
+const KEYS: &str = "\
+identity: [apiKey, ip]
+apiKeys:
+  - {sha256: 49915e0d7d4b402e3017d010bc1c0e83cac6c797d6c16e66340fe3268693a6a1, tenant: acme, levels: {team: red}}
+  - {sha256: 81b637d8fcd2c6da6359e6963113a1170de795e4b725b84d1e0b4cfd9ec58ce9, tenant: globex, levels: {team: red}}
+  - {sha256: 85262adf74518bbb70c7cb94cd6159d91669e5a81edf1efebd543eadbda9fa2b, tenant: initech}
+  - {sha256: 78675cc176081372c43abab3ea9fb70c74381eb02dc6e93fb6d44d161da6eeb3}
+";
+
+const CLIENT: &str = "client: {limit: 5, window: 20days}\n";
+
+/// A change of a file applies within this time.
+const SOON: Duration = Duration::from_secs(2);
+
+fn folder(tenants: &str) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), tenants);
+    folder
+}
+
+fn write(folder: &Path, tenants: &str) {
+    fs::write(folder.join("new.yaml"), tenants).unwrap();
+    fs::rename(folder.join("new.yaml"), folder.join("tenants.yaml")).unwrap();
+}
+
+async fn get(client: &Client, key: &str, path: &str) -> Answer {
+    client.send("GET", path, &[("x-api-key", key)], "").await.unwrap()
+}
+
+/// The limits of a request's policies. The first is in `X-RateLimit-Limit`, too.
+async fn quotas(client: &Client, key: &str, path: &str) -> String {
+    let answer = get(client, key, path).await;
+    let quotas = answer.header("ratelimit-policy").replace(";w=1728000", "");
+    if quotas.is_empty() { answer.status.as_u16().to_string() } else { quotas }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_in_a_file_have_their_numbers() {
+    let upstream = Upstream::new().await;
+    let hash = "78675cc176081372c43abab3ea9fb70c74381eb02dc6e93fb6d44d161da6eeb3";
+    let tenants = format!(
+        "tenants:\n  acme: {{limit: 70, window: 20days}}\n  globex: {{tier: pro}}\n  initech: unlimited\n  \
+         {hash}: {{limit: 30, window: 20days}}\n"
+    );
+    let lines = format!(
+        "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}tiers: {{pro: {{limit: 50, window: 20days}}}}\n\
+         apis: [{{identifier: export, path: /export, share: 1/10}}]\ntenants: {{file: tenants.yaml}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start_in(folder(&tenants), &lines);
+    let client = Client::new(gateway.address);
+    for (key, path, expected) in [
+        ("ann", "/", r#""client";q=70"#),
+        ("ann", "/export", r#""client";q=70, "export";q=7"#),
+        ("bob", "/", r#""client";q=50"#),
+        ("bob", "/export", r#""client";q=50, "export";q=5"#),
+        ("eve", "/export", "200"),
+        ("joe", "/", r#""client";q=30"#),
+        // Addresses are no tenants, because they are not the first entry of `identity`.
+        ("unknown", "/", r#""client";q=5"#),
+    ] {
+        assert_eq!(quotas(&client, key, path).await, expected, "{key} {path}");
+    }
+    // The tenant's quota is enforced.
+    for left in (0..68).rev() {
+        assert_eq!(
+            get(&client, "ann", "/").await.header("x-ratelimit-remaining"),
+            left.to_string()
+        );
+    }
+    assert_eq!(get(&client, "ann", "/").await.status, 429);
+}
+
+/// A change of the file applies within two seconds, and reloads nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_file_applies_alone() {
+    let upstream = Upstream::new().await;
+    let of = |limit: u32| format!("tenants: {{acme: {{limit: {limit}, window: 20days}}}}\n");
+    let lines = format!(
+        "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}tenants: {{file: tenants.yaml}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start_in(folder(&of(10)), &lines);
+    let client = Client::new(gateway.address);
+    let limited = async |limit: &str| {
+        until_async(&format!("the limit is {limit}"), SOON, async || {
+            let answer = get(&client, "ann", "/").await;
+            (answer.header("x-ratelimit-limit") == limit).then_some(())
+        })
+        .await;
+    };
+    limited("10").await;
+    write(gateway.file("").as_path(), &of(1000));
+    limited("1000").await;
+    // A broken file changes nothing, and is reported once.
+    let broken = "tenants: {acme: {limit: 0, window: 20days}}\n";
+    write(gateway.file("").as_path(), broken);
+    gateway.until_logged("the tenants' numbers were not read and the earlier ones stay in use");
+    write(gateway.file("").as_path(), &format!("# Again.\n{broken}").replace("# Again.\n", "  \n"));
+    limited("1000").await;
+    let shown = gateway.until_config(|config| !config["tenants"][0]["lastError"].is_null()).await;
+    assert_eq!(shown["tenants"][0]["tenants"], 1);
+    let error = shown["tenants"][0]["lastError"].as_str().unwrap();
+    assert!(error.contains("line ") && error.contains("the minimum is 1"), "{error}");
+    // So does a missing file.
+    fs::remove_file(gateway.file("tenants.yaml")).unwrap();
+    gateway.until_logged("it cannot be read");
+    limited("1000").await;
+    write(gateway.file("").as_path(), "tenants: {}\n");
+    limited("5").await;
+    assert_eq!(gateway.until_config(|_| true).await["version"], 1, "nothing was reloaded");
+}
+
+/// While the numbers alternate, no more requests pass than the larger number allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_never_exceed_the_larger_number() {
+    let upstream = Upstream::new().await;
+    let of = |limit: u32| format!("tenants: {{acme: {{limit: {limit}, window: 20days}}}}\n");
+    let lines = format!(
+        "{}{KEYS}levels: {{team: apiKey}}\nstrategy: sliding_window_log\n{CLIENT}tenants: {{file: tenants.yaml}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start_in(folder(&of(20)), &lines);
+    let mut passed = 0;
+    let clients = [Client::new(gateway.address), Client::http2(gateway.address)];
+    for limit in [40, 20, 40, 20, 40] {
+        write(gateway.file("").as_path(), &of(limit));
+        until_async("the number applies", SOON, async || {
+            for client in &clients {
+                passed += u32::from(get(client, "ann", "/").await.status == 200);
+            }
+            let answer = get(&clients[0], "ann", "/").await;
+            passed += u32::from(answer.status == 200);
+            (answer.header("x-ratelimit-limit") == limit.to_string()).then_some(())
+        })
+        .await;
+        assert!(passed <= 40, "{passed}");
+    }
+    while get(&clients[0], "ann", "/").await.status == 200 {
+        passed += 1;
+    }
+    assert_eq!(passed, 40);
+}
+
+/// Named teams have their own numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_of_a_level_are_tenants() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}{KEYS}levels: {{team: apiKey}}\n\
+         client: {{limit: 5, window: 20days, levels: {{team: {{limit: 8, window: 20days}}}}}}\n\
+         tenants: {{of: team, file: tenants.yaml}}\n",
+        upstream.target()
+    );
+    let tenants = "tenants: {red: {limit: 3, window: 20days}}\n";
+    let gateway = Gateway::start_in(folder(tenants), &lines);
+    let client = Client::new(gateway.address);
+    assert_eq!(quotas(&client, "ann", "/").await, r#""client";q=5, "client/team";q=3"#);
+    assert_eq!(quotas(&client, "joe", "/").await, r#""client";q=5"#);
+    for (key, status) in [("bob", 200), ("bob", 200), ("bob", 429), ("ann", 429), ("joe", 200)] {
+        assert_eq!(get(&client, key, "/").await.status, status, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_tenants_can_be_denied() {
+    let upstream = Upstream::new().await;
+    let lines = |on_unknown: &str| {
+        format!(
+            "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}tenants: {{file: tenants.yaml, onUnknown: {on_unknown}}}\n",
+            upstream.target()
+        )
+    };
+    let tenants = "tenants: {acme: {limit: 70, window: 20days}}\n";
+    let gateway = Gateway::start_in(folder(tenants), &lines("deny"));
+    let client = Client::new(gateway.address);
+    for (key, status) in [("ann", 200), ("bob", 403), ("joe", 403), ("no key", 200)] {
+        assert_eq!(get(&client, key, "/").await.status, status, "{key}");
+    }
+    // A new tenant is known as soon as it is in the file.
+    write(gateway.file("").as_path(), "tenants: {globex: unlimited}\n");
+    until_async("the tenant is known", SOON, async || {
+        (get(&client, "bob", "/").await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(get(&client, "ann", "/").await.status, 403);
+    gateway.rewrite(&lines("default"));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(get(&client, "ann", "/").await.header("x-ratelimit-limit"), "5");
+}
+
+/// A reload with another algorithm and other tiers applies to the file, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn reload_checks_the_numbers_again() {
+    let upstream = Upstream::new().await;
+    let lines = |more: &str| {
+        format!(
+            "{}{KEYS}levels: {{team: apiKey}}\n{more}tenants: {{file: tenants.yaml}}\n",
+            upstream.target()
+        )
+    };
+    let bucket = "strategy: token_bucket\nclient: {limit: 5, window: 20days}\n";
+    let tenants = "tenants: {acme: {limit: 70, window: 20days, burst: 9}, globex: {tier: pro}}\n";
+    let tiers = "tiers: {free: {limit: 6, window: 20days}, pro: {limit: 7, window: 20days}}\n";
+    let gateway = Gateway::start_in(folder(tenants), &lines(&format!("{bucket}{tiers}")));
+    let client = Client::new(gateway.address);
+    assert_eq!(get(&client, "bob", "/").await.header("x-ratelimit-limit"), "7");
+    // The number of the tier changes.
+    let fewer = "tiers: {pro: {limit: 8, window: 20days}}\n";
+    gateway.rewrite(&lines(&format!("{bucket}{fewer}")));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(get(&client, "bob", "/").await.header("x-ratelimit-limit"), "8");
+    // A window has no burst.
+    gateway.rewrite(&lines(&format!("{CLIENT}{fewer}")));
+    let config = gateway.until_config(|config| config["failedReloads"] == 1).await;
+    let message = config["lastError"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("line 1, `acme.burst`: a sliding_window_counter has no burst"),
+        "{message}"
+    );
+    assert_eq!(get(&client, "ann", "/").await.header("x-ratelimit-limit"), "9");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hundred_thousand_tenants_change_in_time() {
+    // A debug build reads a tenth of them in time.
+    let count = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
+    let of = |add: u64| {
+        let mut text = String::from("tenants:\n  acme: {limit: 1, window: 20days}\n");
+        for number in 0..count {
+            let _ =
+                writeln!(text, "  tenant-{number}: {{limit: {}, window: 20days}}", number + add);
+        }
+        text
+    };
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}identity: {{key: header, name: X-Tenant, trustedProxies: [loopback]}}\n{CLIENT}\
+         tenants: {{file: tenants.yaml}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start_in(folder(&of(10)), &lines);
+    let client = Client::new(gateway.address);
+    let last = format!("tenant-{}", count - 1);
+    let limit = async |name: &str| {
+        let answer = client.send("GET", "/", &[("x-tenant", name)], "").await.unwrap();
+        answer.header("x-ratelimit-limit").to_owned()
+    };
+    assert_eq!(limit("tenant-7").await, "17");
+    assert_eq!(limit(&last).await, (count + 9).to_string());
+    write(gateway.file("").as_path(), &of(20));
+    until_async("the last number applies", SOON, async || {
+        (limit(&last).await == (count + 19).to_string()).then_some(())
+    })
+    .await;
+    assert_eq!(limit("tenant-7").await, "27");
+    assert_eq!(limit("nobody").await, "5");
+}
+
+/// Operators know clients by these names, whatever finds them.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_and_groups_have_names() {
+    let upstream = Upstream::new().await;
+    let long = "an-organisation-with-a-name-that-is-hashed-in-keys";
+    let tenants = format!(
+        "tenants: {{127.0.0.1: {{limit: 61, window: 20days}}, acme: {{limit: 62, window: 20days}}, \
+         '{long}': {{limit: 63, window: 20days}}, 'apiKey:acme': {{limit: 64, window: 20days}}, \
+         'value:acme': {{limit: 65, window: 20days}}, 'ip:127.0.0.1': {{limit: 66, window: 20days}}}}\n"
+    );
+    let keys = KEYS.replace("identity: [apiKey, ip]\n", "").replace(", levels: {team: red}", "");
+    let header = "{key: header, name: X-Tenant, trustedProxies: [loopback]}";
+    let query = "{key: query, name: tenant}";
+    let tenant = |name| [("x-tenant", name)];
+    for (identity, path, headers, expected) in [
+        ("ip", "/", &[][..], "61"),
+        (header, "/", &tenant("acme"), "62"),
+        (header, "/", &tenant(long), "63"),
+        (query, "/?a=1&tenant=acme", &[], "62"),
+        (query, "/?tenant=apiKey:acme", &[], "5"),
+        (&format!("[{header}, apiKey, ip]"), "/", &tenant("apiKey:acme"), "5"),
+        (&format!("[{header}, apiKey, ip]"), "/", &[("x-api-key", "ann")], "64"),
+        (&format!("[apiKey, {query}, ip]"), "/?tenant=acme", &[], "65"),
+        (&format!("[apiKey, {query}, ip]"), "/", &[("x-api-key", "ann")], "62"),
+        (&format!("[apiKey, {query}, ip]"), "/", &[], "5"),
+    ] {
+        let keys = if identity.contains("apiKey") { &*keys } else { "" };
+        let lines = format!(
+            "{}identity: {identity}\n{keys}{CLIENT}tenants: {{file: tenants.yaml}}\n",
+            upstream.target()
+        );
+        let gateway = Gateway::start_in(folder(&tenants), &lines);
+        let answer = Client::new(gateway.address).send("GET", path, headers, "").await.unwrap();
+        assert_eq!(answer.header("x-ratelimit-limit"), expected, "{identity} {path} {headers:?}");
+    }
+    let lines = format!(
+        "{}levels: {{organisation: {{key: header, name: X-Tenant, trustedProxies: [loopback]}}}}\n\
+         client: {{limit: 500, window: 20days, levels: {{organisation: {{limit: 5, window: 20days}}}}}}\n\
+         tenants: {{of: organisation, file: tenants.yaml}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start_in(folder(&tenants), &lines);
+    let client = Client::new(gateway.address);
+    for (name, expected) in [("acme", "62"), (long, "63"), ("other", "5")] {
+        let answer = client.send("GET", "/", &tenant(name), "").await.unwrap();
+        assert_eq!(answer.header("x-ratelimit-limit"), expected, "{name}");
+    }
+}
+
+/// A service with the tenants' numbers, which stops when it is dropped.
+struct Service {
+    address: SocketAddr,
+    /// The answers by path.
+    answers: Arc<Mutex<HashMap<String, (u16, String)>>>,
+    /// The heads of the received requests.
+    asked: Arc<Mutex<Vec<String>>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Service {
+    async fn start(address: Option<SocketAddr>) -> Self {
+        let address = address.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (answers, asked) =
+            (Arc::<Mutex<HashMap<_, _>>>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (known, heads) = (Arc::clone(&answers), Arc::clone(&asked));
+        let task = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let Ok(byte) = stream.read_u8().await else { break };
+                    head.push(byte);
+                }
+                let head = String::from_utf8(head).unwrap();
+                let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                let known: Option<(u16, String)> = known.lock().unwrap().get(&path).cloned();
+                let (status, body) = known.unwrap_or((404, String::new()));
+                heads.lock().unwrap().push(head);
+                let length = body.len();
+                let answer = format!(
+                    "HTTP/1.1 {status} OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+                );
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        Self { address, answers, asked, _task: AbortOnDropHandle::new(task) }
+    }
+
+    fn set(&self, path: &str, status: u16, body: &str) {
+        self.answers.lock().unwrap().insert(path.to_owned(), (status, body.to_owned()));
+    }
+}
+
+/// The limit that a key's request shows, or the status of a rejected request.
+async fn limit(client: &Client, key: &str) -> String {
+    let answer = get(client, key, "/").await;
+    let limit = answer.header("x-ratelimit-limit");
+    if limit.is_empty() { answer.status.as_u16().to_string() } else { limit.to_owned() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_has_the_numbers() {
+    let upstream = Upstream::new().await;
+    let service = Service::start(None).await;
+    service.set("/limits/acme%2Feu%20%C3%BC?v=1", 200, r#"{"limit": 70, "window": "20days"}"#);
+    service.set("/limits/globex?v=1", 200, r#"{"tier": "pro"}"#);
+    service.set("/limits/initech?v=1", 200, r#""unlimited""#);
+    let lines = format!(
+        "{}{}levels: {{team: apiKey}}\n{CLIENT}tiers: {{pro: {{limit: 50, window: 20days}}}}\n\
+         tenants: {{http: {{url: 'http://{}/limits/{{tenant}}?v=1', token: a-token-of-the-test}}}}\n",
+        upstream.target(),
+        KEYS.replace("tenant: acme", "tenant: acme/eu ü"),
+        service.address
+    );
+    let (_gateway, client) = Gateway::with_client(&lines);
+    for (key, expected) in
+        [("ann", "70"), ("bob", "50"), ("eve", "200"), ("joe", "5"), ("no key", "5"), ("ann", "70")]
+    {
+        assert_eq!(limit(&client, key).await, expected, "{key}");
+    }
+    let asked = service.asked.lock().unwrap();
+    // Results are cached, and addresses are not looked up.
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    let head = asked[0].to_ascii_lowercase();
+    assert!(head.contains("authorization: bearer a-token-of-the-test\r\n"), "{head}");
+}
+
+/// While the service is dead, no limit becomes wider, also after a reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_service_widens_no_limit() {
+    let upstream = Upstream::new().await;
+    for (on_failure, small, large, unseen) in
+        [("lastKnown", "2", "90", "5"), ("default", "2", "5", "5"), ("refuse", "503", "503", "503")]
+    {
+        let service = Service::start(None).await;
+        let address = service.address;
+        service.set("/acme", 200, r#"{"limit": 2, "window": "20days"}"#);
+        service.set("/globex", 200, r#"{"limit": 90, "window": "20days"}"#);
+        let lines = |more: &str| {
+            format!(
+                "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}{more}tenants: {{http: 'http://{address}/{{tenant}}', \
+                 ttl: 1s, timeout: 500ms, onFailure: {on_failure}}}\n",
+                upstream.target()
+            )
+        };
+        let gateway = Gateway::start(&lines(""));
+        let client = Client::new(gateway.address);
+        assert_eq!(limit(&client, "ann").await, "2");
+        assert_eq!(limit(&client, "bob").await, "90");
+        drop(service);
+        // The last result expires.
+        until_async("the failure applies", SOON * 5, async || {
+            let is_told = gateway.log().contains("a quota could not be looked up");
+            (limit(&client, "bob").await == large && is_told).then_some(())
+        })
+        .await;
+        assert_eq!(limit(&client, "ann").await, small, "{on_failure}");
+        assert_eq!(limit(&client, "eve").await, unseen, "{on_failure}");
+        gateway.rewrite(&lines("exempt: [/healthz]\n"));
+        gateway.until_config(|config| config["version"] == 2).await;
+        assert_eq!(limit(&client, "bob").await, large, "{on_failure}");
+        // Invalid numbers are failures, too.
+        let service = Service::start(Some(address)).await;
+        service.set("/acme", 200, r#"{"limits": 1000, "window": "20days"}"#);
+        service.set("/globex", 500, "");
+        service.set("/initech", 200, r#"{"limit": 77, "window": "20days"}"#);
+        until_async("the service is asked again", SOON * 5, async || {
+            (limit(&client, "eve").await == "77").then_some(())
+        })
+        .await;
+        until_async("all are asked again", SOON * 5, async || {
+            let (small_now, large_now) = (limit(&client, "ann").await, limit(&client, "bob").await);
+            assert_eq!([small_now, large_now], [small, large], "{on_failure}");
+            let asked = service.asked.lock().unwrap();
+            let has = |path: &str| asked.iter().any(|it| it.contains(path));
+            (has("/acme") && has("/globex")).then_some(())
+        })
+        .await;
+        service.set("/acme", 200, r#"{"limit": 66, "window": "20days"}"#);
+        until_async("a valid number applies", SOON * 5, async || {
+            (limit(&client, "ann").await == "66").then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_has_the_numbers() {
+    let upstream = Upstream::new().await;
+    let redis = Redis::start();
+    let run = |arguments: &[&str]| {
+        let done = std::process::Command::new("redis-cli")
+            .args(["-u", &redis.url()])
+            .args(arguments)
+            .output();
+        assert!(done.unwrap().status.success());
+    };
+    let acme = r#"{"limit": 70, "window": "20days"}"#;
+    run(&["HSET", "tollgate:tenants", "acme", acme]);
+    run(&["SET", "tenant:acme", r#"{"limit": 80, "window": "20days"}"#]);
+    run(&["SET", "tenant:globex", "{}"]);
+    let lines =
+        |more: &str| format!("{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}{more}", upstream.target());
+    let store = format!("store: {{redis: {{url: '{}', timeout: 5s}}}}\n", redis.url());
+    for (more, expected) in [
+        (format!("{store}tenants: {{redis: {{}}, ttl: 1s}}\n"), "70"),
+        (
+            format!("tenants: {{redis: {{url: '{}', key: 'tenant:{{tenant}}'}}}}\n", redis.url()),
+            "80",
+        ),
+    ] {
+        let (gateway, client) = Gateway::with_client(&lines(&more));
+        assert_eq!(limit(&client, "ann").await, expected);
+        assert_eq!(limit(&client, "bob").await, "5");
+        if expected == "70" {
+            run(&["HSET", "tollgate:tenants", "acme", r#"{"limit": 1000, "window": "20days"}"#]);
+            until_async("the change applies", SOON * 5, async || {
+                (limit(&client, "ann").await == "1000").then_some(())
+            })
+            .await;
+        } else {
+            gateway.until_logged("the numbers of `globex`: `limit` is missing");
+        }
+    }
+}
+
+/// The files in docs/how-to/tenants.md work as described.
+#[tokio::test(flavor = "multi_thread")]
+async fn documented_files_work() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/how-to/tenants.md");
+    let page = fs::read_to_string(page).unwrap();
+    let section = page.split("## Each tenant's numbers in the gateway").nth(1).unwrap();
+    let mut blocks = section.split("```").skip(1).step_by(2);
+    let mut block = |kind: &str| blocks.next().unwrap().strip_prefix(kind).unwrap().to_owned();
+    let (limits, tenants, organisations) = (block("yaml\n"), block("yml\n"), block("yml\n"));
+    assert!(limits.lines().count() <= 25);
+    let upstream = Upstream::new().await;
+    let folder = folder(&tenants);
+    fs::write(folder.path().join("organisations.yaml"), organisations).unwrap();
+    let target = upstream.target();
+    let lines = limits.strip_prefix("rateLimiter:\n").unwrap();
+    let lines = lines.replace("  target: http://localhost:3000\n", &format!("  {target}"));
+    let lines: String =
+        lines.lines().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap())).collect();
+    let gateway = Gateway::start_in(folder, &lines);
+    let answer = get(&Client::new(gateway.address), "hello", "/export/all").await;
+    let policies = answer.header("ratelimit-policy");
+    assert_eq!(
+        policies,
+        r#""client";q=500;w=6, "client/organisation";q=20000;w=60, "export";q=50;w=6"#
+    );
+}

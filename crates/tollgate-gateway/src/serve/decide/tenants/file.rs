@@ -1,0 +1,155 @@
+//! A file with the tenants' numbers. A change reloads nothing else.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+use tollgate::tier::{ClientQuota, QuotaLookup, QuotaLookupBuilder};
+use tollgate_config::files;
+use tollgate_config::plan::{TenantRules, TenantTable};
+
+use super::client_quota;
+use crate::serve::error::BuildError;
+use crate::serve::operations::loader::Fingerprints;
+use crate::serve::operations::reload::settled;
+
+pub(crate) struct TenantsFile {
+    shared: Arc<Shared>,
+    watcher: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+struct Shared {
+    path: PathBuf,
+    contents: ArcSwap<Contents>,
+    state: Mutex<State>,
+}
+
+/// The last valid contents, and the rules that they fit.
+#[derive(Default)]
+struct Contents(Option<(TenantTable, TenantRules)>);
+
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    seen: Fingerprints,
+    pub(crate) tenants: usize,
+    /// Why the file's latest contents are not used.
+    pub(crate) error: Option<String>,
+}
+
+/// The valid contents of a file, and its fingerprint from before they were read.
+pub(super) struct Read {
+    seen: Fingerprints,
+    contents: Contents,
+}
+
+impl TenantsFile {
+    pub(super) fn new(path: &Path) -> Self {
+        let (contents, state) = Default::default();
+        let shared = Arc::new(Shared { path: path.to_owned(), contents, state });
+        Self { shared, watcher: Mutex::default() }
+    }
+
+    /// The look-up finds no tenant before the first contents are set.
+    pub(super) fn lookup(&self) -> QuotaLookupBuilder {
+        let shared = Arc::clone(&self.shared);
+        QuotaLookup::builder(move |client| {
+            let found = shared.contents.load().find(&client.name);
+            ready(Ok::<_, Infallible>(found))
+        })
+    }
+
+    /// Applies each change of the file from now on. Needs a multi-threaded runtime.
+    pub(super) fn watch(&self, rules: &Arc<ArcSwap<TenantRules>>, lookup: &QuotaLookup) {
+        let (shared, rules, lookup) = (Arc::clone(&self.shared), Arc::clone(rules), lookup.clone());
+        let watcher = tokio::spawn(async move {
+            loop {
+                sleep(INTERVAL).await;
+                shared.look(&rules, &lookup).await;
+            }
+        });
+        *self.watcher.lock() = Some(AbortOnDropHandle::new(watcher));
+    }
+
+    pub(super) fn replace(&self, read: Read, lookup: &QuotaLookup) {
+        self.shared.replace(read, lookup);
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.shared.state.lock().clone()
+    }
+}
+
+impl Shared {
+    async fn look(&self, rules: &ArcSwap<TenantRules>, lookup: &QuotaLookup) {
+        let seen = self.state.lock().seen.clone();
+        let look = || block_in_place(|| fingerprint(&self.path, &seen));
+        let now = look();
+        if !seen.differ_from(&now) {
+            return;
+        }
+        let now = settled(now, look).await;
+        match block_in_place(|| Read::new(&self.path, &rules.load())) {
+            Ok(read) => {
+                let tenants = read.contents.len();
+                let file = self.path.display();
+                tracing::info!(%file, tenants, "the tenants' numbers were read again");
+                self.replace(read, lookup);
+            }
+            Err(BuildError(error)) => {
+                let mut state = self.state.lock();
+                // A file that is written again and again is reported once.
+                if state.error.as_ref() != Some(&error) {
+                    tracing::warn!(
+                        "the tenants' numbers were not read and the earlier ones stay in use: {error}"
+                    );
+                }
+                state.seen = now;
+                state.error = Some(error);
+            }
+        }
+    }
+
+    fn replace(&self, Read { seen, contents }: Read, lookup: &QuotaLookup) {
+        let tenants = contents.len();
+        self.contents.store(Arc::new(contents));
+        lookup.forget_all();
+        *self.state.lock() = State { seen, tenants, error: None };
+    }
+}
+
+impl Read {
+    pub(super) fn new(path: &Path, rules: &TenantRules) -> Result<Self, BuildError> {
+        let seen = fingerprint(path, &Fingerprints::default());
+        let table = files::tenants(path, rules).map_err(|errors| {
+            let errors: Vec<_> =
+                errors.iter().map(|it| format!("{}; {}", it.what, it.cure)).collect();
+            BuildError(errors.join("\n"))
+        })?;
+        Ok(Self { seen, contents: Contents(Some((table, rules.clone()))) })
+    }
+}
+
+impl Contents {
+    fn find(&self, name: &str) -> Option<ClientQuota> {
+        let (table, rules) = self.0.as_ref()?;
+        client_quota(table.get(name)?, rules)
+    }
+
+    fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |(table, _)| table.len())
+    }
+}
+
+fn fingerprint(path: &Path, before: &Fingerprints) -> Fingerprints {
+    Fingerprints::of([path.to_owned()], before)
+}
+
+/// With the time to read 100 000 tenants, a change applies within two seconds.
+const INTERVAL: Duration = Duration::from_millis(250);

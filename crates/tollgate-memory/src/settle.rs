@@ -55,6 +55,13 @@ impl<C: Clock> Inner<C> {
         if !shard.identifies(&seat, receipt) {
             return Ok(Settlement::Returned { units: 0 });
         }
+        // Permits return under the version that holds them, which an old receipt must not replace.
+        let held = shard.debtor(&seat, now).filter(|_| policy.is_concurrency()).cloned();
+        let seat = match &held {
+            Some(held) => shard.seat(&Charge::new(held, key, Cost::ZERO), hash, &[], now),
+            None => seat,
+        };
+        shard.finish();
         let units = shard.change(&seat, Change::GiveBack(*charged, cost - actual), now);
         Ok(Settlement::Returned { units })
     }

@@ -139,6 +139,7 @@ macro_rules! store_tests {
                 renewed_permit_counts_once,
                 renewal_charges_permit_again_after_reset,
                 changed_limit_preserves_permits,
+                returned_permit_restores_no_quota,
                 only_permits_can_be_renewed,
                 concurrency_never_exceeds_the_limit,
             },

@@ -12,7 +12,9 @@ use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, Redis, Value, until_async};
 
 fn process(url: &str) -> (RedisStore, Overrides) {
-    let store = RedisStore::connect(url).unwrap();
+    // A busy machine may take longer than the default.
+    let store =
+        RedisStore::builder(url).unwrap().timeout(Duration::from_secs(5)).connect().unwrap();
     let overrides = store.overrides().unwrap();
     (store, overrides)
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate_core::{Algorithm, Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store};
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreExt as _,
+};
 
 use super::{
     MODES, advance, charge, decide, fresh_id, pass_a_microsecond, policy, receipt, remaining,
@@ -174,4 +176,19 @@ pub async fn concurrency_never_exceeds_the_limit<H: Harness>(_: &H, store: &H::S
     let most = most.load(Ordering::SeqCst);
     assert!((1..=LIMIT).contains(&most), "{most}");
     assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, LIMIT);
+}
+
+/// A permit that returns under an old quota does not bring that quota back.
+pub async fn returned_permit_restores_no_quota<H: Harness>(_: &H, store: &H::Store) {
+    let lasting = |time| Policy::concurrent_requests("restored", 7, time).expect("a valid policy");
+    let (old, new) = (lasting(Duration::from_secs(3_600)), lasting(Duration::from_secs(60)));
+    let key = Key::from("k");
+    let (returned, grown) =
+        (receipt(store, &old, &key, 1).await, receipt(store, &new, &key, 2).await);
+    assert_eq!(settle(store, &returned, 0).await, Settlement::Returned { units: 1 });
+    assert_eq!(settle(store, &grown, 3).await, Settlement::Charged { units: 1 });
+    let verdict = store.peek(&new, &key).await.expect("the store decides");
+    let decision = verdict.decisions()[0];
+    assert_eq!(decision.remaining, 4);
+    assert!(decision.reset_after <= Micros::new(60_000_000), "{decision:?}");
 }

@@ -5,12 +5,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::interval;
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_test_servers::{Redis, until_async};
 
@@ -402,6 +405,56 @@ async fn service_has_the_numbers() {
     assert_eq!(asked.len(), 4, "{asked:?}");
     let head = asked[0].to_ascii_lowercase();
     assert!(head.contains("authorization: bearer a-token-of-the-test\r\n"), "{head}");
+}
+
+/// While the number changes, no more pass in three gateways than under the largest number.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_follow_a_thousand_changes() {
+    let (upstream, service, redis) =
+        (Upstream::new().await, Service::start(None).await, Redis::start());
+    let set = |limit: u32| {
+        service.set("/acme", 200, &format!(r#"{{"limit": {limit}, "window": "20days"}}"#));
+    };
+    set(300);
+    let lines = format!(
+        "{}{KEYS}levels: {{team: apiKey}}\nstrategy: sliding_window_log\n{CLIENT}\
+         store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+         tenants: {{http: 'http://{}/{{tenant}}', ttl: 1s}}\n",
+        upstream.target(),
+        redis.url(),
+        service.address
+    );
+    let gateways = [(); 3].map(|()| Gateway::start(&lines));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let asking: JoinSet<u32> = (0..400)
+        .map(|number| {
+            let client = Client::new(gateways[number % 3].address);
+            let is_over = Arc::clone(&is_over);
+            async move {
+                let mut passed = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    passed += u32::from(get(&client, "ann", "/").await.status == 200);
+                }
+                passed
+            }
+        })
+        .collect();
+    let mut pace = interval(Duration::from_millis(3));
+    for change in 0..1_000 {
+        pace.tick().await;
+        set(if change % 2 == 0 { 400 } else { 300 });
+    }
+    set(350);
+    for gateway in &gateways {
+        let client = Client::new(gateway.address);
+        until_async("the last number applies", SOON, async || {
+            (limit(&client, "ann").await == "350").then_some(())
+        })
+        .await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let passed: u32 = asking.join_all().await.into_iter().sum();
+    assert!((300..=400).contains(&passed), "{passed}");
 }
 
 /// While the service is dead, no limit becomes wider, also after a reload.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::ready;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -120,7 +121,7 @@ struct Inner {
 /// Overrides by the ID of their policy and key.
 pub type OverrideList = BTreeMap<OverrideId, Override>;
 
-/// Identifies a policy and key in a store. Depending on the store, it contains the key or a hash.
+/// Identifies a policy and key in a store, by a keyed hash.
 pub type OverrideId = Box<[u8]>;
 
 /// Where a store keeps its overrides.
@@ -187,7 +188,7 @@ impl Overrides {
 
     /// Creates a list that exists only in this process, for a store with this clock.
     pub fn in_process(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self::new(InProcess(now))
+        Self::new(InProcess(now, Default::default()))
     }
 
     /// Returns whether there may be any override.
@@ -306,12 +307,13 @@ const MAX_SUBJECT: usize = 128;
 /// This module's name in errors.
 const NAME: &str = "overrides";
 
-struct InProcess<F>(F);
+/// A clock, and the secrets of the IDs, which are shown and must not contain a masked key.
+struct InProcess<F>(F, [RandomState; 2]);
 
 impl<F: Fn() -> Timestamp + Send + Sync + 'static> OverridePlace for InProcess<F> {
     fn id(&self, policy: &str, key: &Key) -> OverrideId {
-        // A policy's name contains no zero.
-        [policy.as_bytes(), &[0], &key.as_bytes()].concat().into()
+        let halves = self.1.each_ref().map(|half| half.hash_one((policy, key)).to_be_bytes());
+        halves.as_flattened().into()
     }
 
     fn now(&self) -> Timestamp {

@@ -9,13 +9,15 @@ export function showOverrides(replicas, own, token) {
   for (const replica of [own, ...told]) {
     for (const it of told.includes(replica) ? replica.last.overrides : []) {
       const key = JSON.stringify([it.policy, it.id, it.until]);
-      if (!all.has(key)) all.set(key, { ...it, key, removable: replica === own });
+      if (!all.has(key)) all.set(key, { ...it, removable: replica === own });
     }
   }
   const rows = [...all.values()].sort((one, other) => one.left - other.left);
   document.getElementById("overridden").hidden = rows.length === 0;
   const body = document.getElementById("overrides").lastElementChild;
-  keyed(body, rows, (it) => it.key, (it) => row(it, token), update);
+  // A row gets its button when this replica, perhaps after a peer, tells of the override.
+  const key = (it) => JSON.stringify([it.policy, it.id, it.until, it.removable]);
+  keyed(body, rows, key, (it) => row(it, token), update);
 }
 
 function row(it, token) {

@@ -30,7 +30,7 @@ use super::decide::lists;
 use super::decide::llm::Llm;
 use super::decide::proxies::{self, TrustedProxies};
 use super::decide::settled::Prices;
-use super::decide::tenants::{Numbers, Sources};
+use super::decide::tenants::{Prepared, Sources};
 use super::decide::token_limit::{Addresses, TooManyRefused};
 use super::edge::listener_settings::{ListenerKey, ListenerSettings};
 use super::error::BuildError;
@@ -61,7 +61,7 @@ pub(super) struct App<St: Inspect> {
     pub(super) admin_connections: usize,
     room: WaitQueue,
     llm: Llm,
-    tenants: Vec<Arc<Numbers>>,
+    tenants: Prepared,
 }
 
 #[derive(Clone)]
@@ -140,8 +140,6 @@ impl<St: Inspect> App<St> {
         // Last, because the earlier version keeps its own bounds if this version fails.
         let room = room.max_requests(plan.waiting.requests).max_bytes(plan.waiting.bytes);
         clients.bound(per_target);
-        let numbers = tenants.numbers();
-        tenants.apply();
         let admin_connections = admin;
         let llm = before.map_or_else(|| Llm::new(plan.timeouts.idle), |app| app.llm.clone());
         Ok(Self {
@@ -161,7 +159,7 @@ impl<St: Inspect> App<St> {
             admin_connections,
             room,
             llm,
-            tenants: numbers,
+            tenants,
         })
     }
 
@@ -179,7 +177,8 @@ impl<St: Inspect> App<St> {
         &self.identity.key_sets
     }
 
-    pub(super) fn tenants(&self) -> &[Arc<Numbers>] {
+    /// The tenants' numbers, to apply when this version starts to serve.
+    pub(super) const fn tenants(&self) -> &Prepared {
         &self.tenants
     }
 

@@ -52,6 +52,7 @@ impl<St: Inspect> Gateway<St> {
     ) -> Result<Self, BuildError> {
         let started = loaded.plan.clone();
         let app = App::new(loaded.plan, &persistent, None)?;
+        app.tenants().apply();
         let history = History {
             version: 1,
             loaded_at: SystemTime::now(),
@@ -104,6 +105,7 @@ impl<St: Inspect> Gateway<St> {
         match app {
             Ok((app, words)) => {
                 let waiting = waiting(&self.started, &app.plan);
+                app.tenants().apply();
                 self.app.store(Arc::new(app));
                 history.version += 1;
                 history.loaded_at = SystemTime::now();

@@ -74,6 +74,9 @@ async fn documented_rights_suffice_for_a_server() {
     let it = Override { policy, subject, change: OverrideChange::Block, until };
     assert!(!overrides.set(&Key::GLOBAL, it).await.unwrap());
     assert!(overrides.remove("p", &Key::GLOBAL).await.unwrap());
+    let values = builder(&url(&redis)).values().unwrap();
+    assert_eq!(values.field("tollgate:tenants", "acme").await.unwrap(), None);
+    assert_eq!(values.get("tollgate:tenant:acme").await.unwrap(), None);
 }
 
 /// Includes the slot map, and keys that are moving to another node.

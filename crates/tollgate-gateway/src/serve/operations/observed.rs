@@ -94,7 +94,7 @@ pub(crate) fn router<St: Inspect>(
         "/config",
         get(move || {
             let app = shown.app();
-            let answer = admin::config(&shown.history(), app.key_sets(), app.tenants());
+            let answer = admin::config(&shown.history(), app.key_sets(), &app.tenants().numbers());
             async move { answer }
         })
         .fallback(|| async { admin::read_only() }),

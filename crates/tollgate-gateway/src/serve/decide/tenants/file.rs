@@ -78,7 +78,7 @@ impl TenantsFile {
     }
 
     pub(super) fn replace(&self, read: Read, lookup: &QuotaLookup) {
-        self.shared.replace(read, lookup);
+        self.shared.replace(read, lookup, || true);
     }
 
     pub(crate) fn state(&self) -> State {
@@ -95,12 +95,15 @@ impl Shared {
             return;
         }
         let now = settled(now, look).await;
-        match block_in_place(|| Read::new(&self.path, &rules.load())) {
+        let used = rules.load_full();
+        match block_in_place(|| Read::new(&self.path, &used)) {
             Ok(read) => {
                 let tenants = read.contents.len();
-                let file = self.path.display();
-                tracing::info!(%file, tenants, "the tenants' numbers were read again");
-                self.replace(read, lookup);
+                // A reload has read the file meanwhile, under its own rules.
+                if self.replace(read, lookup, || Arc::ptr_eq(&used, &rules.load())) {
+                    let file = self.path.display();
+                    tracing::info!(%file, tenants, "the tenants' numbers were read again");
+                }
             }
             Err(BuildError(error)) => {
                 let mut state = self.state.lock();
@@ -116,11 +119,21 @@ impl Shared {
         }
     }
 
-    fn replace(&self, Read { seen, contents }: Read, lookup: &QuotaLookup) {
-        let tenants = contents.len();
+    /// Uses these contents if they are current. Returns whether they are.
+    fn replace(
+        &self,
+        Read { seen, contents }: Read,
+        lookup: &QuotaLookup,
+        is_current: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut state = self.state.lock();
+        if !is_current() {
+            return false;
+        }
+        *state = State { seen, tenants: contents.len(), error: None };
         self.contents.store(Arc::new(contents));
         lookup.forget_all();
-        *self.state.lock() = State { seen, tenants, error: None };
+        true
     }
 }
 

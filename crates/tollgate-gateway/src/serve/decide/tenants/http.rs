@@ -57,6 +57,10 @@ pub(super) fn lookup(
 
 impl Service {
     async fn look_up(&self, name: &str) -> Result<Option<ClientQuota>, LookUpError> {
+        // Servers resolve these segments, so the URL would name something else.
+        if matches!(name, "." | "..") {
+            return Ok(None);
+        }
         let name_in_url = utf8_percent_encode(name, ENCODED).to_string();
         let uri: Uri = self.url.replace("{tenant}", &name_in_url).parse()?;
         let authorization = self.authorization.as_ref();

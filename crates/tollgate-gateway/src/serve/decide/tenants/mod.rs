@@ -61,8 +61,8 @@ impl Settings {
 #[derive(Clone, Default)]
 pub(crate) struct Sources(Arc<Mutex<Vec<Weak<Numbers>>>>);
 
-/// The look-ups of a plan that may replace the current plan.
-pub(crate) struct Prepared(Vec<(Arc<Numbers>, Update)>);
+/// A plan's look-ups.
+pub(crate) struct Prepared(Vec<(Arc<Numbers>, Mutex<Option<Update>>)>);
 
 struct Update {
     rules: TenantRules,
@@ -90,7 +90,8 @@ impl Sources {
                     numbers
                 }
             };
-            prepared.push((numbers, Update { rules: tenants.rules.clone(), table }));
+            let update = Update { rules: tenants.rules.clone(), table };
+            prepared.push((numbers, Mutex::new(Some(update))));
         }
         Ok(Prepared(prepared))
     }
@@ -101,9 +102,11 @@ impl Prepared {
         self.0.iter().map(|(numbers, _)| Arc::clone(numbers)).collect()
     }
 
-    /// The plan is used from now on.
-    pub(crate) fn apply(self) {
-        for (numbers, Update { rules, table }) in self.0 {
+    /// The plan serves from now on. Until then, an earlier plan with the same look-ups needs numbers
+    /// that fit its own rules.
+    pub(crate) fn apply(&self) {
+        for (numbers, update) in &self.0 {
+            let Some(Update { rules, table }) = update.lock().take() else { continue };
             numbers.rules.store(Arc::new(rules));
             if let (Some(file), Some(table)) = (&numbers.file, table) {
                 file.replace(table, &numbers.lookup);

@@ -1,4 +1,4 @@
-//! Overrides: what an operator changes for one key of one policy, until an instant.
+//! Overrides: temporary changes to a key's quota, made by an operator.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::{BoxFuture, Key, Micros, Policy, PolicyError, Quota, StoreError, Timestamp};
 
-/// A temporary change of one key's quota under one policy.
+/// A temporary change to a key's quota under a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The policy's name.
@@ -19,11 +19,11 @@ pub struct Override {
     pub subject: String,
     /// What applies instead of the policy.
     pub change: OverrideChange,
-    /// When the override ends, in the store's time.
+    /// The override's end, in the store's time.
     pub until: Timestamp,
 }
 
-/// What an [`Override`] changes.
+/// The effect of an [`Override`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverrideChange {
     /// The key has another quota.
@@ -46,7 +46,7 @@ pub enum OverrideError {
     /// A penalty has no quota.
     #[error("policy `{0}` is a penalty and has no quota: override the policy that it protects")]
     Penalty(String),
-    /// The requests of a queue have their places already.
+    /// Queued requests already have their places.
     #[error(
         "policy `{0}` queues its requests, whose places depend on its quota: change the quota where \
          the policy is configured"
@@ -96,12 +96,12 @@ impl OverrideChange {
 
 /// A store's overrides. Clones share them.
 ///
-/// The overrides of a store apply to all layers and limiters over it. Reading them needs no call to
+/// A store's overrides apply to all layers and limiters that use it. Reading them needs no call to
 /// the store: a process has a copy of the list. [`is_any`](Self::is_any) is the only work for a
 /// request while the list is empty.
 ///
 /// # Clock
-/// An override ends by the store's clock.
+/// An override ends by the store's time.
 ///
 /// # Memory
 /// A store has at most [`MAX`](Self::MAX) overrides.
@@ -118,15 +118,15 @@ struct Inner {
     place: Box<dyn OverridePlace>,
 }
 
-/// Overrides by the ID of their policy and key.
+/// Overrides by ID.
 pub type OverrideList = BTreeMap<OverrideId, Override>;
 
 /// Identifies a policy and key in a store, by a keyed hash.
 pub type OverrideId = Box<[u8]>;
 
-/// Where a store keeps its overrides.
+/// A place for a store's overrides.
 pub trait OverridePlace: Send + Sync + 'static {
-    /// Returns the ID of a key under a policy.
+    /// Returns a key's ID under a policy.
     fn id(&self, policy: &str, key: &Key) -> OverrideId;
 
     /// Returns the store's current time.
@@ -197,7 +197,7 @@ impl Overrides {
         self.0.is_any.load(Ordering::Relaxed)
     }
 
-    /// Returns the override of a key under the policy with this name.
+    /// Returns a key's override under the policy with this name.
     #[cold]
     pub fn find(&self, policy: &str, key: &Key) -> Option<Override> {
         let now = self.now();

@@ -1,4 +1,4 @@
-//! Fast paths for requests whose keys are in the store, or new to it.
+//! Fast paths for requests with known keys, and with new keys.
 
 use std::array;
 

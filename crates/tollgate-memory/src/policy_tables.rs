@@ -66,7 +66,7 @@ impl PolicyTables {
     #[inline(always)]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
         let name = policy.name_hash();
-        // The closure of an iterator would be called instead of inlined.
+        // The compiler would call an iterator's closure instead of inlining it.
         for (index, other) in self.names.iter().enumerate() {
             if *other == name && self.is_of(index, policy) {
                 return Some(index);

@@ -31,7 +31,7 @@ apiKeys:
 
 const CLIENT: &str = "client: {limit: 5, window: 20days}\n";
 
-/// A change of a file applies within this time.
+/// A file's change applies within this time.
 const SOON: Duration = Duration::from_secs(2);
 
 fn folder(tenants: &str) -> TempDir {
@@ -93,7 +93,7 @@ async fn tenants_in_a_file_have_their_numbers() {
     assert_eq!(get(&client, "ann", "/").await.status, 429);
 }
 
-/// A change of the file applies within two seconds, and reloads nothing else.
+/// A change to the file applies within two seconds, and reloads nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_file_applies_alone() {
     let upstream = Upstream::new().await;
@@ -245,7 +245,7 @@ async fn reload_checks_the_numbers_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hundred_thousand_tenants_change_in_time() {
-    // A debug build reads a tenth of them in time.
+    // A debug build is ten times slower.
     let count = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
     let of = |add: u64| {
         let mut text = String::from("tenants:\n  acme: {limit: 1, window: 20days}\n");
@@ -279,7 +279,7 @@ async fn hundred_thousand_tenants_change_in_time() {
     assert_eq!(limit("nobody").await, "5");
 }
 
-/// Operators know clients by these names, whatever finds them.
+/// Operators know clients by these names.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_and_groups_have_names() {
     let upstream = Upstream::new().await;
@@ -373,7 +373,7 @@ impl Service {
     }
 }
 
-/// The limit that a key's request shows, or the status of a rejected request.
+/// Returns the limit in a response, or the status if the request was rejected.
 async fn limit(client: &Client, key: &str) -> String {
     let answer = get(client, key, "/").await;
     let limit = answer.header("x-ratelimit-limit");

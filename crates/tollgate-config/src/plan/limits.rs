@@ -114,11 +114,11 @@ pub struct LimitPlan {
     pub penalty: Option<PenaltyPlan>,
     /// The same limit for the groups of levels. These limits have no levels.
     pub levels: Vec<Self>,
-    /// Whose own numbers replace its quotas, if any do.
+    /// The tenants whose numbers replace its quotas, if there are any.
     pub tenants: Option<TenantShare>,
 }
 
-/// The numbers of tenants, or a part of them.
+/// The tenants' numbers, or a fraction of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantShare {
     /// The number of the tenants in the plan.
@@ -214,7 +214,7 @@ impl LimitPlan {
         self.quotas.first()?.everybody.as_ref()
     }
 
-    /// The number of one of its quotas.
+    /// Returns a quota's number.
     pub fn number_of(&self, quota: &QuotaPlan) -> Option<usize> {
         self.quotas.iter().position(|it| std::ptr::eq(it, quota))
     }

@@ -52,10 +52,10 @@ pub enum NoClient {
     UnknownTenant,
 }
 
-/// What a tenant's source contains.
+/// The contents of a tenant's source.
 #[derive(Clone, Copy, Debug)]
 pub enum TenantNumbers<'p> {
-    /// The client is not a tenant, or its source is not asked.
+    /// The client is not a tenant, or commands do not query its source.
     Configured,
     Unknown(OnUnknownClient),
     Known(&'p TenantQuota),

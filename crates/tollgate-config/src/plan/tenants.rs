@@ -14,7 +14,7 @@ use super::{ChargePlan, LimitPlan, PathMatch, RedisPlan, RouteLimits, Secret, Wh
 
 #[derive(Clone, Debug)]
 pub struct TenantsPlan {
-    /// Whose numbers these are: clients, or the groups of a level.
+    /// The owners of the numbers: clients, or a level's groups.
     pub of: Whose,
     pub source: TenantSource,
     pub ttl: Duration,
@@ -63,7 +63,7 @@ pub enum TenantQuota {
 /// The tenants in a file, by name.
 pub type TenantTable = HashMap<Box<str>, TenantQuota>;
 
-/// What a tenant's numbers must fit.
+/// The requirements for a tenant's numbers.
 #[derive(Clone, Debug)]
 pub struct TenantRules {
     pub algorithm: Algorithm,
@@ -82,7 +82,7 @@ pub struct TenantBase {
     /// 0, or the number of an additional quota.
     pub number: usize,
     pub share: Option<(u32, u32)>,
-    /// The highest cost of a request.
+    /// The highest request cost.
     pub cost: u64,
 }
 

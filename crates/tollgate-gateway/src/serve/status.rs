@@ -11,7 +11,7 @@ use tollgate_engine::Methods;
 
 use super::decide::build::ReadyRoute;
 
-/// The limits that clients can meet, by the host of their requests.
+/// The limits that apply to clients, by the requested host.
 pub(super) struct StatusPages<St> {
     hosts: Vec<(String, Status<St>)>,
     /// For hosts that no route names.

@@ -1,4 +1,4 @@
-//! The overrides that all processes of a namespace share.
+//! The overrides that all processes in a namespace share.
 //!
 //! A single value in Redis contains the list. About once a second, a process asks `overrides.lua`
 //! whether the value has another version than its copy, and then reads the value. No request waits for
@@ -90,7 +90,7 @@ struct Read {
     at: Option<(Timestamp, Moment)>,
 }
 
-/// The result of a call.
+/// A call's result.
 enum Called {
     /// The value has this version, which the caller knew.
     Known,

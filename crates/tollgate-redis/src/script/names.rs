@@ -69,7 +69,7 @@ impl Names {
         name
     }
 
-    /// Returns the keyed hash of a key.
+    /// Returns a key's keyed hash.
     pub(crate) fn letters(&self, key: &Key) -> [u8; 22] {
         let mut hash = self.hash.clone();
         hash.update(&*key.as_bytes());

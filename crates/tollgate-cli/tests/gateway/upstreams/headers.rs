@@ -1,4 +1,4 @@
-//! What the gateway changes in the headers of upstreams.
+//! The gateway's changes to upstreams' headers.
 
 use super::*;
 

@@ -23,13 +23,13 @@ pub(super) struct FileContext<'a> {
     pub(super) levels: Vec<String>,
     /// The combinations of `per`, whose numbers follow those of the levels.
     pub(super) combined: RefCell<Vec<Vec<KeyPart>>>,
-    /// Whose numbers each entry of `tenants` has.
+    /// The owners in each entry of `tenants`.
     pub(super) tenants: Vec<Whose>,
     pub(super) names: Names,
 }
 
 impl FileContext<'_> {
-    /// The tenants whose numbers replace the quotas of this owner.
+    /// The tenants whose numbers replace this owner's quotas.
     pub(super) fn tenants_of(
         &self,
         whose: Whose,

@@ -21,7 +21,7 @@ use crate::yaml::problem::{Checked, Problems, Reported};
 use crate::yaml::tree::{self, Value};
 use crate::yaml::typed::{Either, Input, Text as _, ValueType as _, all};
 
-/// Whose numbers each entry of `tenants` has.
+/// Returns the owners in each entry of `tenants`.
 pub(super) fn whose(limiter: &RateLimiter, levels: &[String]) -> Vec<Whose> {
     let sections = limiter.tenants.items().unwrap_or_default();
     let of = |section: &Tenants| match &*section.of.get().ok()?.value {

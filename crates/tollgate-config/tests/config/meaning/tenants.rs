@@ -39,7 +39,7 @@ fn client_levels_and_shares_have_tenants() {
     assert!(plan.files.is_empty(), "{:?}", plan.files);
 }
 
-/// Returns the problems of a file with tenants.
+/// Returns the problems in a tenants file.
 fn problems(plan: &Plan, number: usize, tenants: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tenants.yaml");

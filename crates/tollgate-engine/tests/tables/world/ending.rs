@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// The caller of a request leaves.
+    /// A request's caller leaves.
     pub(super) fn leave(&mut self, number: usize) {
         let flight = &mut self.flights[number];
         let (charges, refunds) = match std::mem::replace(&mut flight.stage, Stage::Over) {

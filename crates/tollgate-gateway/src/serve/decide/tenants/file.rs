@@ -1,4 +1,4 @@
-//! A file with the tenants' numbers. A change reloads nothing else.
+//! A tenants file. A change to it reloads nothing else.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub(crate) error: Option<String>,
 }
 
-/// The valid contents of a file, and its fingerprint from before they were read.
+/// A file's valid contents, and its fingerprint from before they were read.
 pub(super) struct Read {
     seen: Fingerprints,
     contents: Contents,

@@ -28,11 +28,11 @@ use super::client_identity::Identity;
 use super::facts::Facts;
 use crate::serve::error::BuildError;
 
-/// The numbers of tenants from one source.
+/// The tenants' numbers from a single source.
 pub(crate) struct Numbers {
     settings: Settings,
     pub(crate) lookup: QuotaLookup,
-    /// What the numbers must fit. A reload may change it.
+    /// The requirements for the numbers. A reload may change them.
     rules: Arc<ArcSwap<TenantRules>>,
     file: Option<TenantsFile>,
 }
@@ -178,7 +178,7 @@ fn read_one(
     Ok(client_quota(&quota, &rules))
 }
 
-/// A tenant's numbers, as the layer looks them up.
+/// Converts a tenant's numbers for the layer.
 fn client_quota(quota: &TenantQuota, rules: &TenantRules) -> Option<ClientQuota> {
     match quota {
         TenantQuota::Unlimited => Some(ClientQuota::unlimited()),

@@ -8,7 +8,7 @@ use tollgate_config::plan::{ApiKeyEntry, IdentitySource, ValuePlan};
 
 use crate::serve::decide::values;
 
-/// How the clients from one source are named.
+/// The naming of a source's clients.
 #[derive(Clone)]
 pub(crate) struct Naming {
     kind: &'static str,
@@ -61,7 +61,7 @@ impl Naming {
         matches!(self.names, Names::Connection)
     }
 
-    /// The name of a request's client.
+    /// Returns the client's name.
     pub(crate) fn name(&self, source: &dyn KeySource, head: &RequestHead<'_>) -> Option<String> {
         let name = match &self.names {
             Names::Source | Names::Connection => source.name(head)?,

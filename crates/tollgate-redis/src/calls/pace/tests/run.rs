@@ -1,4 +1,4 @@
-//! A simulated server, and the requests that processes send to it.
+//! A simulated server and its clients.
 
 use super::*;
 

@@ -166,6 +166,41 @@ async fn bodies_are_forwarded_unchanged() {
     assert_eq!(post(&clients[7], &guess("ann", "wrong")).await.status, 401);
 }
 
+/// A client cannot show the gateway a new account with each request, and the service another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_bodies_choose_no_account() {
+    let upstream = service().await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
+    let client = &clients(&gateway, 1)[0];
+    let long = format!("{{\"email\": \"ann\", \"x\": \"{}\"}}", "x".repeat(65_536));
+    let json = ("content-type", "application/json");
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let parts = ("content-type", "multipart/form-data; boundary=x");
+    let bodies = [
+        (json, r#"{"email": "ann",}"#, ""),
+        (json, "email=N", ""),
+        (parts, "--x\r\n\r\n&email=N&\r\n--x--\r\n", ""),
+        (form, "email[]=ann&x=N", ""),
+        (json, &long, ""),
+        (json, r#"{"email": "N"}"#, "gzip"),
+    ];
+    let send = async |number: usize, target: &str| {
+        let (kind, body, coding) = bodies[number];
+        let headers = [kind, ("content-encoding", coding)];
+        let headers = if coding.is_empty() { &headers[..1] } else { &headers };
+        let body = body.replace('N', &format!("new{number}"));
+        client.send("POST", target, headers, &body).await.unwrap().status.as_u16()
+    };
+    for (number, body) in bodies.iter().enumerate() {
+        let target = format!("/login?email=new{number}");
+        assert_eq!(send(number, &target).await, 400, "{body:?}");
+    }
+    assert_eq!(upstream.seen().len(), 0);
+    for (number, expected) in [401, 401, 401, 401, 401, 429].into_iter().enumerate() {
+        assert_eq!(send(number, "/login").await, expected, "{:?}", bodies[number]);
+    }
+}
+
 /// Every combination of a team and an address has its own quota, also without a team. Operators
 /// name it by its parts.
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use tollgate::key::{
 use tollgate::limit::OnMissingKey;
 use tollgate_config::plan::{GroupSource, KeyPart, LevelPlan, Plan};
 
-use super::body_field::{ReadText, field};
+use super::body_field::{self, ReadText};
 use super::key_sources::{addresses, api_key};
 use super::token_limit::{TokenUser, TooManyRefused};
 use super::values;
@@ -159,10 +159,7 @@ fn source(plan: &LevelPlan, users: Option<&TokenUser>) -> Result<Chain, BuildErr
                     Ok(values::text(&plan, head)?.map(Cow::into_owned))
                 }))
             }
-            GroupSource::Body(name) => {
-                let name = name.clone();
-                Arc::new(try_from_fn(move |head: &RequestHead<'_>| field(head, &name)))
-            }
+            GroupSource::Body(name) => Arc::new(body_field::source(name)),
             GroupSource::Everyone => Arc::new(Global),
             GroupSource::Parts(_) => {
                 return Err(BuildError("a combination is not alone on its level".to_owned()));

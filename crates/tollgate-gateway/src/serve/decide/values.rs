@@ -45,7 +45,7 @@ fn find<'a>(parameter: &Parameter, head: &RequestHead<'a>) -> Found<Cow<'a, [u8]
         Parameter::Cookie(name) => only(cookies(head.headers, name.as_bytes()).map(Cow::from)),
         Parameter::Query(name) => {
             let query = head.uri.query().unwrap_or_default();
-            only(parameters(query, |key| key == name.as_bytes()))
+            only(parameters(query, name.as_bytes()))
         }
     }
 }
@@ -64,17 +64,19 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &[u8]) -> impl Iterator<Item = &'a 
 }
 
 /// All values of a parameter. Services decode names and values, so each spelling counts.
-pub(super) fn parameters<'a>(
-    query: &'a str,
-    is_name: impl Fn(&[u8]) -> bool,
-) -> impl Iterator<Item = Cow<'a, [u8]>> {
-    query.split('&').filter_map(move |pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        is_name(&decoded(key)).then(|| decoded(value))
+fn parameters<'a>(query: &'a str, name: &[u8]) -> impl Iterator<Item = Cow<'a, [u8]>> {
+    query.split('&').filter_map(move |parameter| {
+        let (key, value) = pair(parameter);
+        (*decoded(key) == *name).then(|| decoded(value))
     })
 }
 
-fn decoded(text: &str) -> Cow<'_, [u8]> {
+/// A parameter's encoded name and value.
+pub(super) fn pair(parameter: &str) -> (&str, &str) {
+    parameter.split_once('=').unwrap_or((parameter, ""))
+}
+
+pub(super) fn decoded(text: &str) -> Cow<'_, [u8]> {
     if text.contains('+') {
         Cow::Owned(percent_decode_str(&text.replace('+', " ")).collect())
     } else {

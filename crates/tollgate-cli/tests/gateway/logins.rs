@@ -6,6 +6,7 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 use tokio::task::JoinSet;
 
+use crate::overriding::succeed;
 use crate::support::{Answer, Client, Gateway, Upstream};
 
 /// The limits of docs/how-to/login.md.
@@ -198,6 +199,27 @@ async fn unreadable_bodies_choose_no_account() {
     assert_eq!(upstream.seen().len(), 0);
     for (number, expected) in [401, 401, 401, 401, 401, 429].into_iter().enumerate() {
         assert_eq!(send(number, "/login").await, expected, "{:?}", bodies[number]);
+    }
+}
+
+/// Also if they write the account with capitals, alone or in a combination.
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_block_an_account() {
+    let upstream = service().await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
+    let clients = clients(&gateway, 2);
+    let statuses = async || {
+        let guess = guess("ann@a.example", "wrong");
+        let statuses = [post(&clients[0], &guess).await, post(&clients[1], &guess).await];
+        statuses.map(|answer| answer.status.as_u16())
+    };
+    assert_eq!(statuses().await, [401; 2]);
+    for (policy, subject, expected) in [
+        ("login", "other:Ann@A.example,ip:127.0.1.1", [429, 401]),
+        ("login/account", "other:ANN@a.example", [429, 429]),
+    ] {
+        succeed(&gateway, &["block", policy, subject, "--for", "1h"]);
+        assert_eq!(statuses().await, expected, "{subject}");
     }
 }
 

@@ -25,7 +25,7 @@ fn run(gateway: &Gateway, token: &str, args: &[&str]) -> (bool, String) {
     (program.status.success(), String::from_utf8(said).unwrap())
 }
 
-fn succeed(gateway: &Gateway, args: &[&str]) -> String {
+pub(crate) fn succeed(gateway: &Gateway, args: &[&str]) -> String {
     let (is_success, said) = run(gateway, TOKEN, args);
     assert!(is_success, "{args:?}: {said}");
     said

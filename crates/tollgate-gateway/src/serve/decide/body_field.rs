@@ -7,7 +7,9 @@ use http::HeaderValue;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
-use tollgate::key::{KeyError, KeySource, RequestHead, try_from_fn};
+use tollgate::key::{
+    KeyError, KeyFromFn, KeySource, RequestHead, Subject, SubjectName, try_from_fn,
+};
 
 use super::values;
 
@@ -22,7 +24,26 @@ pub(crate) const MOST_BYTES: usize = 64 << 10;
 /// Finds a request's group in the body's field `name`.
 pub(super) fn source(name: &str) -> impl KeySource + use<> {
     let name = name.to_owned();
-    try_from_fn(move |head: &RequestHead<'_>| field(head, &name))
+    Source(try_from_fn(move |head: &RequestHead<'_>| field(head, &name)))
+}
+
+struct Source(KeyFromFn);
+
+impl KeySource for Source {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        self.0.subject(head)
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        match name {
+            SubjectName::Other(text) => self.0.named(&SubjectName::Other(compared(text))),
+            name => self.0.named(name),
+        }
+    }
+
+    fn name(&self, head: &RequestHead<'_>) -> Option<String> {
+        self.0.name(head)
+    }
 }
 
 /// The field's value in a JSON object or a form. `None` if there is no such text or integer.
@@ -270,6 +291,19 @@ mod tests {
         let request = request.extension(ReadText(Some(Bytes::from_static(ANN.as_bytes()))));
         let request = request.body(()).unwrap();
         assert_eq!(field(&RequestHead::of(&request), "email").unwrap(), None);
+    }
+
+    #[test]
+    fn operators_name_accounts_like_requests() {
+        let source = source("email");
+        let request = Request::post("/login").header(CONTENT_TYPE, "application/json");
+        let body = ReadText(Some(Bytes::from_static(br#"{"email": "Ann@a.example "}"#)));
+        let request = request.extension(body).body(()).unwrap();
+        let found = source.subject(&RequestHead::of(&request)).unwrap();
+        for name in ["other:ann@a.example", "other:ANN@a.example", "other: Ann@A.example "] {
+            assert_eq!(source.named(&name.parse().unwrap()), found, "{name}");
+        }
+        assert_ne!(source.named(&"other:bob@a.example".parse().unwrap()), found);
     }
 
     /// Services read these names and separators as the field.

@@ -122,7 +122,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     };
     write_client(out, plan, &client)?;
     write_groups(out, plan, &client);
-    write_limits(out, &planned, route, api, &head, &client);
+    let are_all_decided = write_limits(out, &planned, route, api, &head, &client);
     // The tokens are not known before the request's body, so only this one is certain.
     let charges = planned.charges(&head, number, api, &client, |_| Some(Cost::ONE));
     let mut limits = match charges {
@@ -138,7 +138,8 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         }
     };
     if limits.charges.is_empty() {
-        return end(out, "  no limit applies");
+        let other = if are_all_decided { "" } else { "other " };
+        return end(out, &format!("  no {other}limit applies"));
     }
     match &plan.store {
         _ if described.dry => {}
@@ -232,6 +233,7 @@ fn write_groups(out: &mut String, plan: &Plan, client: &ClientIdentity) {
     }
 }
 
+/// Returns whether all limits are decided without the body.
 fn write_limits(
     out: &mut String,
     planned: &Planned,
@@ -239,8 +241,9 @@ fn write_limits(
     api: Option<usize>,
     head: &RequestHead<'_>,
     client: &ClientIdentity,
-) {
+) -> bool {
     let plan = &planned.plan;
+    let mut are_all_decided = true;
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
     let of_api = api.and_then(|api| route.limits.apis.get(api));
     let of_api = of_api.into_iter().flat_map(|api| {
@@ -263,6 +266,7 @@ fn write_limits(
         }
         if plan.reads_body(limit) {
             let _ = writeln!(out, "    which is not decided here, because it depends on the body");
+            are_all_decided = false;
             continue;
         }
         if let (Whose::Group(level), Ok(None)) = (limit.whose, client.subject_of(limit.whose)) {
@@ -281,6 +285,7 @@ fn write_limits(
             let _ = writeln!(out, "    of {amount} this request takes {takes}");
         }
     }
+    are_all_decided
 }
 
 /// The policies that apply to a client.

@@ -117,7 +117,7 @@ fn limits_by_the_body_are_not_decided() {
     let expected = "its account is in the body
   login: any method /login: 5 units per 60 s per account and ip, sliding window counter, memory
     which is not decided here, because it depends on the body
-  no limit applies
+  no other limit applies
 ";
     assert!(said.ends_with(expected), "{said}");
 }

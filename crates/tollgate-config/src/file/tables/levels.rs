@@ -96,7 +96,9 @@ words! {
         "header" => GroupKey::Header,
         /// The field `name` of a JSON object or a form, such as the account of a login. The gateway
         /// reads at most 64 KiB of the body before it decides. It compares names and values without
-        /// upper case, and values without spaces around them. Only for `apis`.
+        /// upper case and without spaces around them. A request with several values, or with a body
+        /// and a value in the query, gets 400. Requests without a known value form one group. Only
+        /// for `apis`.
         "body" => GroupKey::Body,
         /// All requests are in one group.
         "everyone" => GroupKey::Everyone,

@@ -48,7 +48,8 @@ section! {
         optional limit: Units,
         group window: Window,
         /// A share of the quota of `client`, or of the client's tier: `1/10`. It replaces limit,
-        /// window and burst.
+        /// window and burst. The numbers in `tenants` count only with `per: client`,
+        /// so combinations with `client` ignore them.
         optional share: format::Share,
         group rules: Rules,
     }

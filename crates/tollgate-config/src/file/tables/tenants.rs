@@ -15,8 +15,8 @@ use crate::yaml::typed::{
 
 section! {
     /// Each tenant's own numbers, which replace the quota of `client`, or of a level in
-    /// `client.levels`. Apis with a `share` of `client` grant this share of them. Set exactly one of
-    /// `file`, `http` and `redis`.
+    /// `client.levels`. Apis with a `share` of `client` and with `per: client`, the default, grant this
+    /// share of a client's numbers. Set exactly one of `file`, `http` and `redis`.
     keys Tenants = "tenants" either [file http redis] {
         /// Whose numbers these are: `client`, or the name of a level, such as `organisation`.
         ///

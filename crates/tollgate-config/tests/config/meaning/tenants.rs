@@ -20,6 +20,8 @@ const FILE: &str = "rateLimiter:
     - {identifier: export, path: /export/*, share: 1/10, strategy: sliding_window_log, costs: {other: 1}}
     - {identifier: shared, path: /shared, share: 1/10, per: everyone}
     - {identifier: own, path: /own, limit: 60, windowSeconds: 60, levels: {team: {limit: 60, windowSeconds: 60}}}
+    - {identifier: both, path: /both, share: 1/10, per: [client, ip]}
+    - {identifier: team, path: /team, share: 1/10, per: team}
   tenants: [{file: tenants.yaml}, {of: team, file: teams.yaml}]
 ";
 
@@ -32,7 +34,7 @@ fn client_levels_and_shares_have_tenants() {
     assert_eq!(client.tenants, of(0, None));
     assert_eq!(client.levels[0].tenants, of(1, None));
     let apis: Vec<_> = limits.apis.iter().map(|api| api.limit.tenants).collect();
-    assert_eq!(apis, [of(0, Some((1, 10))), None, None]);
+    assert_eq!(apis, [of(0, Some((1, 10))), None, None, None, None], "only with `per: client`");
     assert_eq!(limits.apis[2].limit.levels[0].tenants, None, "it has its own numbers");
     assert_eq!((plan.tenants[0].of, plan.tenants[1].of), (Whose::Client, Whose::Group(0)));
     // Changes of these files reload nothing.

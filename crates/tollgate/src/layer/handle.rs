@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    AnyStore, BoxFuture, Charge, Cost, Key, Overrides, Policy, Receipt, Reply, Settlement, Store,
-    Verdict,
+    AnyStore, BoxFuture, Charge, Cost, Key, Override, OverrideChange, Overrides, Policy, Receipt,
+    Reply, Settlement, Store, Timestamp, Verdict,
 };
 
 use super::service::{RateLimit, RateLimitLayer};
@@ -65,11 +65,24 @@ impl LayerHandle {
     /// Returns the policy that applies to `key` now: its override, its own quota if it was looked up
     /// recently, or the tier's policy.
     pub fn policy_of(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Policy {
-        let policy = limit.policy_of(tier, key);
-        match self.overrides() {
-            Some(overrides) => overrides.apply(&policy, key).0,
-            None => policy,
-        }
+        let quota = match self.override_of(limit, key) {
+            Some(it) if it.change != OverrideChange::Block => it.change.policy(limit.policy()).ok(),
+            _ => None,
+        };
+        quota.unwrap_or_else(|| limit.policy_of(tier, key))
+    }
+
+    /// Returns the end of an operator's block of `key` under an enforced limit, in the time of the
+    /// layer's store.
+    pub fn blocked_until(&self, limit: &Limit, key: &Key) -> Option<Timestamp> {
+        let found = self.override_of(limit, key).filter(|_| limit.is_enforced())?;
+        let is_block = found.change == OverrideChange::Block;
+        (is_block && found.change.policy(limit.policy()).is_ok()).then_some(found.until)
+    }
+
+    fn override_of(&self, limit: &Limit, key: &Key) -> Option<Override> {
+        let overrides = self.overrides().filter(Overrides::is_any)?;
+        overrides.find(limit.policy().name(), key)
     }
 
     /// Returns the overrides of the layer's store, if the store has them.

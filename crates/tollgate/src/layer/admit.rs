@@ -116,8 +116,7 @@ pub(super) fn apply<St>(
     let cost = compiled.cost(head, &http.options.grpc);
     let mut applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
     if let Some(quotas) = &compiled.quotas
-        && !layer.limits.is_overridden(&applied)
-        && !apply_own(http, compiled, quotas, &mut applied, head, look_ups)?
+        && !apply_own(layer, compiled, quotas, &mut applied, head, look_ups)?
     {
         return Ok(None);
     }
@@ -141,15 +140,24 @@ fn overridden<St>(
 /// Applies the client's own quota. Returns `false` if the limit does not apply, or if the request
 /// must wait for a look-up.
 #[inline(never)]
-fn apply_own(
-    http: &Http,
+fn apply_own<St>(
+    layer: &LayerState<St>,
     compiled: &CompiledLimit,
     quotas: &OwnQuotas,
     applied: &mut AppliedLimit,
     head: &RequestHead<'_>,
     look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<bool, OwnResponse> {
-    let limit = &compiled.limit;
+    if layer.limits.is_overridden(applied) {
+        // A blocked client is told when its own quota allows it again.
+        match quotas.last_known(&applied.key, applied.tier) {
+            Some(Terms::Own(own)) => applied.own = Some(own),
+            Some(Terms::Tier(tier)) => applied.tier = tier,
+            _ => {}
+        }
+        return Ok(true);
+    }
+    let (http, limit) = (&layer.face, &compiled.limit);
     let waited_for = look_ups.as_ref().and_then(|look_ups| look_ups.answer(applied.limit));
     let answer = if let Some(answer) = waited_for {
         answer.clone()

@@ -60,7 +60,8 @@ impl Face {
     ) -> Option<Terms> {
         let quotas = self.quotas[usize::from(applied.limit)].as_ref()?;
         if limits.is_overridden(applied) {
-            return None;
+            // A blocked key is told when its own quota allows it again.
+            return quotas.last_known(&applied.key, applied.tier);
         }
         let answer = match quotas.look_by_key(&applied.key, applied.kind) {
             Look::Cached(answer) => answer,

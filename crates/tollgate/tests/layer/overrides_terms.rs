@@ -139,3 +139,19 @@ async fn override_starts_from_the_configured_policy() {
         assert_eq!(shown.quota(), per_minute(3));
     }
 }
+
+/// Also if its own quota is lower than the policy's.
+#[tokio::test]
+async fn blocked_client_that_waits_as_told_is_allowed() {
+    let database = Database::default();
+    database.set("acme", per_minute(1));
+    let limit = looked_up(database.builder());
+    let (clock, store) = memory();
+    let layer = layer(&store, [limit.clone()]);
+    assert_eq!(three(&layer, "acme").await, [200, 429, 429]);
+    set(&store.overrides().unwrap(), &limit, "acme", OverrideChange::Block, 10).await;
+    let answer = ask(&layer.layer(hello()), of("acme")).await;
+    assert_eq!(field(answer.headers(), "retry-after").as_deref(), Some("60"));
+    clock.advance(seconds(60));
+    assert_eq!(three(&layer, "acme").await, [200, 429, 429]);
+}

@@ -134,6 +134,14 @@ impl OwnQuotas {
         if self.unlimited.contain(tier) { Terms::Unlimited } else { Terms::Tier(tier) }
     }
 
+    /// Returns the last known quota or tier of a key, without a look-up.
+    pub(crate) fn last_known(&self, key: &Key, tier: TierIndex) -> Option<Terms> {
+        // With another owner, the key is not the name of a quota.
+        let answer = self.quotas.lookup.last(key).filter(|_| self.quotas.owner.is_none())?;
+        let terms = self.terms(&answer, tier);
+        matches!(terms, Terms::Own(_) | Terms::Tier(_)).then_some(terms)
+    }
+
     /// Returns the client's cost, if the quota that applies to it sets costs.
     pub(crate) fn cost(
         &self,

@@ -269,14 +269,28 @@ impl LimitQuotas {
     /// Returns the key's policy, if its quota is cached.
     #[cfg(feature = "metrics")]
     pub(crate) fn cached(&self, limit: &Limit, key: &Key) -> Option<Policy> {
-        let is_key = self.owner_is_key.load(Ordering::Relaxed);
-        let answer = self.lookup.last(key).filter(|_| is_key)?;
-        let quota = answer.known?.quota.clone()?;
-        match quota.numbered(self.number) {
+        match self.last(key)? {
             QuotaOrTier::Quota(quota) => self.policy(&limit.policy, quota).ok(),
             QuotaOrTier::Tier(tier) => Some(limit.policy_in(Some(&tier)).clone()),
             QuotaOrTier::Unlimited => None,
         }
+    }
+
+    /// Returns whether the limit does not apply to the key, if its quota is cached.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn is_unlimited(&self, limit: &Limit, key: &Key) -> Option<bool> {
+        Some(match self.last(key)? {
+            QuotaOrTier::Quota(_) => false,
+            QuotaOrTier::Tier(tier) => limit.is_unlimited_in(Some(&tier)),
+            QuotaOrTier::Unlimited => true,
+        })
+    }
+
+    #[cfg(feature = "metrics")]
+    fn last(&self, key: &Key) -> Option<QuotaOrTier> {
+        let is_key = self.owner_is_key.load(Ordering::Relaxed);
+        let answer = self.lookup.last(key).filter(|_| is_key)?;
+        Some(answer.known?.quota.as_ref()?.numbered(self.number))
     }
 }
 

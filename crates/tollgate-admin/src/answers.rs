@@ -209,26 +209,30 @@ impl RedisStatus {
 pub(super) struct SubjectStatus {
     pub(super) policy: String,
     tier: Option<String>,
-    limit: u64,
-    remaining: u64,
-    reset_after: f64,
+    /// `None` if the policy does not apply to the subject.
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    reset_after: Option<f64>,
     source: &'static str,
+    blocked: bool,
 }
 
 impl SubjectStatus {
     pub(super) fn new(
         limit: &Limit,
         tier: Option<&Tier>,
-        decision: &Decision,
+        decision: Option<Decision>,
+        blocked: bool,
         source: Source,
     ) -> Self {
         Self {
             policy: limit.policy().name().to_owned(),
             tier: tier.map(ToString::to_string),
-            limit: decision.limit,
-            remaining: decision.remaining,
-            reset_after: seconds(decision.reset_after),
+            limit: decision.map(|decision| decision.limit),
+            remaining: decision.map(|decision| decision.remaining),
+            reset_after: decision.map(|decision| seconds(decision.reset_after)),
             source: name(source),
+            blocked,
         }
     }
 }

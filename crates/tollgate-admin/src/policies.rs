@@ -27,9 +27,8 @@ pub(super) async fn read(
             if policies.iter().any(|known| known.policy == policy) {
                 continue;
             }
-            let tier = layer.tier_of(&name).filter(|tier| reports::has_tier(limit, tier));
-            let (decision, verdict) = reports::peek(&layer, limit, tier.as_ref(), &key).await?;
-            policies.push(SubjectStatus::new(limit, tier.as_ref(), &decision, verdict.source()));
+            let tier = layer.tier_of(&name);
+            policies.push(reports::subject(&layer, limit, tier.as_ref(), &key).await?);
         }
     }
     if policies.is_empty() {

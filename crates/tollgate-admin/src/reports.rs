@@ -10,7 +10,7 @@ use tollgate::store::{Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate::tier::Tier;
 use tollgate::{Limit, Policy};
 
-use super::answers::{PolicyStatus, Status, StoreStatus, TopOfPolicy, TopSubject};
+use super::answers::{PolicyStatus, Status, StoreStatus, SubjectStatus, TopOfPolicy, TopSubject};
 use super::problem::Problem;
 use super::state::State;
 
@@ -113,7 +113,10 @@ pub(super) async fn peek(
     key: &Key,
 ) -> Result<(Decision, Verdict), Problem> {
     let verdict = layer.peek(limit, tier, key).await?;
-    let decision = verdict.decisions().first().copied();
+    let decision = verdict.decisions().first().map(|it| match layer.blocked_for(limit, key) {
+        Some(left) => it.blocked_for(left),
+        None => *it,
+    });
     match decision.filter(|decision| decision.outcome != Outcome::Undecided) {
         Some(decision) => Ok((decision, verdict)),
         None => {
@@ -121,6 +124,22 @@ pub(super) async fn peek(
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
         }
     }
+}
+
+/// Where a key stands under a limit.
+pub(super) async fn subject(
+    layer: &LayerHandle,
+    limit: &Limit,
+    tier: Option<&Tier>,
+    key: &Key,
+) -> Result<SubjectStatus, Problem> {
+    let is_unlimited = layer.is_unlimited(limit, tier, key);
+    // A tier without a quota here has no effect.
+    let tier = tier.filter(|tier| has_tier(limit, tier));
+    let (decision, verdict) = peek(layer, limit, tier, key).await?;
+    let is_blocked = layer.blocked_for(limit, key).is_some();
+    let decision = (!is_unlimited).then_some(decision);
+    Ok(SubjectStatus::new(limit, tier, decision, is_blocked, verdict.source()))
 }
 
 /// Whether the limit has its own quota for this tier.

@@ -17,7 +17,7 @@ use tollgate::policy::Cost;
 use tollgate::store::{Charged, Receipt, ReceiptId, Source, Timestamp};
 use tollgate::tier::Tier;
 
-use super::answers::{Settle, Settled, SubjectStatus, Top, json};
+use super::answers::{Settle, Settled, Top, json};
 use super::peers::EVENTS;
 use super::problem::{Problem, Reply};
 use super::state::State;
@@ -75,8 +75,7 @@ async fn all(Extract(state): Extract<State>) -> Reply {
 
 async fn read(Found { layer, limit, key, tier }: Found) -> Reply {
     let limit = layer.limits()[limit];
-    let (decision, verdict) = reports::peek(&layer, limit, tier.as_ref(), &key).await?;
-    json(&SubjectStatus::new(limit, tier.as_ref(), &decision, verdict.source()))
+    json(&reports::subject(&layer, limit, tier.as_ref(), &key).await?)
 }
 
 async fn reset(Found { layer, limit, key, .. }: Found) -> Reply {
@@ -172,8 +171,7 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
     let limits = layer.limits();
     let tier = match parameter(uri, "tier") {
         Some(asked) => Some(known_tier(limits[limit], &asked)?),
-        // A tier without a quota here has no effect.
-        None => layer.tier_of(&name).filter(|tier| reports::has_tier(limits[limit], tier)),
+        None => layer.tier_of(&name),
     };
     drop(limits);
     Ok(Found { layer, limit, key, tier })

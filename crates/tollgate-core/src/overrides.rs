@@ -198,9 +198,14 @@ impl Overrides {
     }
 
     /// Returns a key's override under the policy with this name.
-    #[cold]
     pub fn find(&self, policy: &str, key: &Key) -> Option<Override> {
-        let now = self.now();
+        self.find_at(policy, key, self.now())
+    }
+
+    /// Like [`find`](Self::find), at this time. A program that looks for several keys reads the time
+    /// once.
+    #[cold]
+    pub fn find_at(&self, policy: &str, key: &Key, now: Timestamp) -> Option<Override> {
         if now.as_micros() >= self.0.next_end.load(Ordering::Relaxed) {
             self.edit_copy(|list| list.retain(|_, it| it.until > now));
         }

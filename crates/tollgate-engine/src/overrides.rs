@@ -3,7 +3,10 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use tollgate_core::{Decision, Micros, Outcome, OverrideChange, Overrides, Policy, Verdict};
+use tollgate_core::{
+    Decision, Micros, Outcome, Override, OverrideChange, Overrides, Policy, Source, Timestamp,
+    Verdict,
+};
 
 use crate::applied::AppliedLimit;
 use crate::limit::Limits;
@@ -29,26 +32,47 @@ impl Limits {
         self.overridden.as_ref().is_some_and(|it| it.overrides.is_any())
     }
 
+    /// Returns whether an override applies to this charge now. Then the limit applies to its key, even
+    /// if it does not apply to the key's tier, or if the key's own quota is unlimited or unknown.
+    #[inline(always)]
+    pub fn is_overridden(&self, applied: &AppliedLimit) -> bool {
+        self.has_overrides() && self.is_overridden_now(applied)
+    }
+
+    #[cold]
+    fn is_overridden_now(&self, applied: &AppliedLimit) -> bool {
+        let find = |it: &Arc<Overridden>| self.find(it, applied, it.overrides.now());
+        self.overridden.as_ref().and_then(find).is_some()
+    }
+
+    /// Returns the override that has an effect on a charge.
+    fn find(&self, it: &Overridden, applied: &AppliedLimit, now: Timestamp) -> Option<Override> {
+        let limit = self.of(applied);
+        let found = it.overrides.find_at(limit.policy.name(), &applied.key, now)?;
+        let has_effect = found.change != OverrideChange::Block || limit.mode.enforces();
+        (has_effect && found.change.policy(&limit.policy).is_ok()).then_some(found)
+    }
+
     /// Replaces the policies of overridden keys. Returns whether an operator has blocked the
     /// request. Then it must start as a [`Request`](crate::Request), which rejects it.
     ///
-    /// An override replaces a client's tier and its own quota. An override that does not fit the
-    /// limit, which may have changed since, has no effect.
+    /// An override replaces a client's tier and its own quota: it changes the policy outside of tiers.
+    /// An override that does not fit the limit, which may have changed since, has no effect.
     #[cold]
     pub fn apply_overrides<'a>(
         &self,
         charges: impl IntoIterator<Item = &'a mut AppliedLimit>,
     ) -> bool {
         let Some(overridden) = &self.overridden else { return false };
-        let mut is_blocked = false;
+        let (mut is_blocked, now) = (false, overridden.overrides.now());
         for applied in charges {
-            let name = self.of(applied).policy.name();
-            let Some(found) = overridden.overrides.find(name, &applied.key) else { continue };
-            let is_block = found.change == OverrideChange::Block;
-            if is_block && !self.of(applied).mode.enforces() {
-                continue;
-            }
-            if let Some(own) = overridden.own(applied.limit, self.policy(applied), &found) {
+            let Some(found) = self.find(overridden, applied, now) else { continue };
+            // A blocked client is told when its own quota allows it again.
+            let base = match found.change {
+                OverrideChange::Block => self.policy(applied),
+                OverrideChange::Quota { .. } => &self.of(applied).policy,
+            };
+            if let Some(own) = overridden.own(applied.limit, base, &found) {
                 is_blocked |= own.blocked_until.is_some();
                 applied.own = Some(own);
             }
@@ -59,9 +83,15 @@ impl Limits {
     /// Returns the verdict on a request that is blocked at the verdict's time. `verdict` has the
     /// decisions without the block.
     pub fn blocked(&self, charges: &[AppliedLimit], verdict: &Verdict) -> Option<Verdict> {
+        let overrides = &self.overridden.as_ref()?.overrides;
+        let now = || match verdict.source() {
+            // A local store has its own clock.
+            Source::Local => overrides.now(),
+            Source::Store | Source::Cache | Source::Lease => verdict.decided_at(),
+        };
         let left = |applied: &AppliedLimit| {
             let until = applied.own.as_ref()?.blocked_until?;
-            Some(until.since(verdict.decided_at())).filter(|left| *left > Micros::ZERO)
+            Some(until.since(now())).filter(|left| *left > Micros::ZERO)
         };
         charges.iter().find_map(left)?;
         let decisions = charges.iter().zip(verdict.decisions()).map(|(applied, decision)| {
@@ -92,3 +122,6 @@ impl Limits {
         Verdict::new(false, now, charges.iter().map(undecided))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -627,6 +627,14 @@ impl Limit {
         cached.unwrap_or_else(|| self.policy_in(tier).clone())
     }
 
+    /// Returns whether the limit does not apply to the key: its quota was looked up recently and is
+    /// unlimited, or it has no quota in this tier.
+    #[cfg(feature = "metrics")]
+    pub fn is_unlimited(&self, tier: Option<&Tier>, key: &Key) -> bool {
+        let looked_up = self.quotas.as_ref().and_then(|quotas| quotas.is_unlimited(self, key));
+        looked_up.unwrap_or_else(|| tier.is_some() && self.is_unlimited_in(tier))
+    }
+
     pub(crate) fn shown_name(&self) -> &str {
         self.header_name.as_deref().unwrap_or_else(|| self.policy.name())
     }

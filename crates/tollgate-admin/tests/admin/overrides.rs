@@ -8,6 +8,7 @@ use tollgate::key::{ApiKeys, ClientIp};
 use tollgate::limit::{Mode, OnMissingKey};
 use tollgate::policy::{Calendar, Strikes};
 use tollgate::store::{Micros, Timestamp};
+use tollgate::tier::{ClientQuota, QuotaLookup};
 use tollgate::{Limit, Limiter, MemoryStore, Policy, Quota};
 use tollgate_admin::Admin;
 use tower::Layer;
@@ -201,4 +202,52 @@ async fn limiters_have_overrides_too() {
     let key = tollgate::key::Key::from("ann");
     assert!(limiter.try_acquire(&key, 2).await.unwrap().is_some());
     assert!(limiter.try_acquire(&key, 1).await.unwrap().is_none());
+}
+
+/// As the layer's own status does.
+#[tokio::test]
+async fn blocked_client_has_nothing_left() {
+    let (clock, store) = memory();
+    let limit = Limit::new(log("client", 60), ClientIp::peer());
+    let soft = limit.fraction("soft", 1, 1).unwrap().mode(Mode::Annotate);
+    let layer = layer(&store, [limit, soft]);
+    let admin = admin(&layer);
+    let (code, _) = operate(&admin, "PUT", PATH, r#"{"block": true, "for": 90}"#).await;
+    assert_eq!(code, 200);
+    let (_, one) = operate(&admin, "GET", "/status/client/ip:192.0.2.1", "").await;
+    let blocked = json!({
+        "policy": "client", "tier": null, "limit": 60, "remaining": 0, "reset_after": 90.0,
+        "source": "store", "blocked": true,
+    });
+    assert_eq!(one, blocked);
+    let (_, all) = operate(&admin, "GET", "/subjects/ip:192.0.2.1", "").await;
+    assert_eq!(all["policies"][0], blocked);
+    assert_eq!(
+        (&all["policies"][1]["blocked"], &all["policies"][1]["remaining"]),
+        (&json!(false), &json!(60))
+    );
+    clock.advance(Micros::new(90_000_000));
+    let (_, one) = operate(&admin, "GET", "/status/client/ip:192.0.2.1", "").await;
+    assert_eq!((&one["blocked"], &one["remaining"]), (&json!(false), &json!(60)));
+}
+
+/// The policy's own quota does not apply to such a client, unless an operator overrides it.
+#[tokio::test]
+async fn unlimited_client_has_no_quota() {
+    let (_, store) = memory();
+    let lookup =
+        QuotaLookup::new(async |_| Ok::<_, std::io::Error>(Some(ClientQuota::unlimited())));
+    let limit = Limit::new(log("client", 60), ClientIp::peer()).quota_from(&lookup);
+    let layer = layer(&store, [limit]);
+    let admin = admin(&layer);
+    assert_eq!(status(&layer.layer(hello())).await, 200);
+    let numbers = async || {
+        let (_, one) = operate(&admin, "GET", "/status/client/ip:192.0.2.1", "").await;
+        let (_, all) = operate(&admin, "GET", "/subjects/ip:192.0.2.1", "").await;
+        assert_eq!(all["policies"][0], one);
+        ["limit", "remaining"].map(|name| one[name].clone())
+    };
+    assert_eq!(numbers().await, [Value::Null, Value::Null]);
+    assert_eq!(operate(&admin, "PUT", PATH, r#"{"limit": 3, "for": 90}"#).await.0, 200);
+    assert_eq!(numbers().await, [json!(3), json!(3)]);
 }

@@ -242,6 +242,39 @@ async fn levels_can_be_overridden() {
     assert_eq!([get("ann").await, get("bob").await], [429, 200]);
 }
 
+/// Neither a tenant's own numbers nor a refusal replace an override.
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_can_be_overridden() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}identity: [apiKey, ip]\napiKeys:\n\
+         \x20 - {{sha256: 49915e0d7d4b402e3017d010bc1c0e83cac6c797d6c16e66340fe3268693a6a1, tenant: initech}}\n\
+         \x20 - {{sha256: 81b637d8fcd2c6da6359e6963113a1170de795e4b725b84d1e0b4cfd9ec58ce9, tenant: unknown}}\n\
+         client: {{limit: 5, window: 20days}}\ntenants: {{file: tenants.yaml, onUnknown: deny}}\n",
+        upstream.target()
+    );
+    let folder = tempfile::TempDir::new().unwrap();
+    std::fs::write(folder.path().join("tenants.yaml"), "tenants: {initech: unlimited}\n").unwrap();
+    let gateway = Gateway::start_in(folder, &lines);
+    let client = Client::new(gateway.address);
+    let get = async |key: &str| client.send("GET", "/", &[("x-api-key", key)], "").await.unwrap();
+    for (key, usual) in [("ann", 200), ("bob", 403)] {
+        let subject = format!("api-key:{key}");
+        assert_eq!(get(key).await.status, usual);
+        succeed(&gateway, &["set", "client", &subject, "--limit", "7", "--for", "1h"]);
+        let answer = get(key).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-limit")), (200, "7"));
+        succeed(&gateway, &["block", "client", &subject, "--for", "1h"]);
+        assert_eq!(get(key).await.status, 429);
+        let shown = gateway.operate("GET", &format!("/status/client/{subject}")).await.json();
+        assert_eq!((&shown["blocked"], &shown["remaining"]), (&json!(true), &json!(0)));
+        succeed(&gateway, &["remove", "client", &subject]);
+        assert_eq!(get(key).await.status, usual);
+    }
+    let shown = gateway.operate("GET", "/status/client/api-key:ann").await.json();
+    assert_eq!((&shown["blocked"], &shown["limit"]), (&json!(false), &Value::Null));
+}
+
 /// A budget counts millionths.
 #[tokio::test(flavor = "multi_thread")]
 async fn budgets_can_be_overridden() {

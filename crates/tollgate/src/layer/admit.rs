@@ -79,7 +79,7 @@ fn classify<St>(
         if !compiled.limit.applies_to(head) {
             continue;
         }
-        if let Some(applied) = apply(http, (limit, compiled), tier, head, look_ups)? {
+        if let Some(applied) = apply(layer, (limit, compiled), tier, head, look_ups)? {
             charges.push(applied, &layer.limits);
         }
     }
@@ -90,15 +90,21 @@ fn classify<St>(
 /// wait for a look-up.
 // Always inlined: the result would be written and read back.
 #[inline(always)]
-pub(super) fn apply(
-    http: &Http,
+pub(super) fn apply<St>(
+    layer: &LayerState<St>,
     (limit, compiled): (u8, &CompiledLimit),
     tier: TierIndex,
     head: &RequestHead<'_>,
     look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<Option<AppliedLimit>, OwnResponse> {
+    let http = &layer.face;
     if compiled.quotas.is_none() && compiled.unlimited.contain(tier) {
-        return Ok(None);
+        let has_overrides = layer.limits.has_overrides();
+        return Ok(if has_overrides {
+            overridden(layer, (limit, compiled), tier, head)
+        } else {
+            None
+        });
     }
     let Subject { kind, key } = match compiled.limit.key.subject(head) {
         Ok(Some(subject)) => subject,
@@ -110,25 +116,48 @@ pub(super) fn apply(
     let cost = compiled.cost(head, &http.options.grpc);
     let mut applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
     if let Some(quotas) = &compiled.quotas
-        && !apply_own(http, compiled, quotas, &mut applied, head, look_ups)?
+        && !apply_own(layer, compiled, quotas, &mut applied, head, look_ups)?
     {
         return Ok(None);
     }
     Ok(Some(applied))
 }
 
+/// Applies a limit without a quota for the client's tier, if an operator has overridden the client.
+#[cold]
+fn overridden<St>(
+    layer: &LayerState<St>,
+    (limit, compiled): (u8, &CompiledLimit),
+    tier: TierIndex,
+    head: &RequestHead<'_>,
+) -> Option<AppliedLimit> {
+    let Subject { kind, key } = compiled.limit.key.subject(head).ok()??;
+    let cost = compiled.cost(head, &layer.face.options.grpc);
+    let applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
+    layer.limits.is_overridden(&applied).then_some(applied)
+}
+
 /// Applies the client's own quota. Returns `false` if the limit does not apply, or if the request
 /// must wait for a look-up.
 #[inline(never)]
-fn apply_own(
-    http: &Http,
+fn apply_own<St>(
+    layer: &LayerState<St>,
     compiled: &CompiledLimit,
     quotas: &OwnQuotas,
     applied: &mut AppliedLimit,
     head: &RequestHead<'_>,
     look_ups: &mut Option<Box<LookUps>>,
 ) -> Result<bool, OwnResponse> {
-    let limit = &compiled.limit;
+    if layer.limits.is_overridden(applied) {
+        // A blocked client is told when its own quota allows it again.
+        match quotas.last_known(&applied.key, applied.tier) {
+            Some(Terms::Own(own)) => applied.own = Some(own),
+            Some(Terms::Tier(tier)) => applied.tier = tier,
+            _ => {}
+        }
+        return Ok(true);
+    }
+    let (http, limit) = (&layer.face, &compiled.limit);
     let waited_for = look_ups.as_ref().and_then(|look_ups| look_ups.answer(applied.limit));
     let answer = if let Some(answer) = waited_for {
         answer.clone()

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    AnyStore, BoxFuture, Charge, Cost, Key, Overrides, Policy, Receipt, Reply, Settlement, Store,
-    Verdict,
+    AnyStore, BoxFuture, Charge, Cost, Key, Micros, Override, OverrideChange, Overrides, Policy,
+    Receipt, Reply, Settlement, Store, Verdict,
 };
 
 use super::service::{RateLimit, RateLimitLayer};
@@ -65,11 +65,33 @@ impl LayerHandle {
     /// Returns the policy that applies to `key` now: its override, its own quota if it was looked up
     /// recently, or the tier's policy.
     pub fn policy_of(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Policy {
-        let policy = limit.policy_of(tier, key);
-        match self.overrides() {
-            Some(overrides) => overrides.apply(&policy, key).0,
-            None => policy,
-        }
+        let quota = match self.override_of(limit, key) {
+            Some(it) if it.change != OverrideChange::Block => it.change.policy(limit.policy()).ok(),
+            _ => None,
+        };
+        quota.unwrap_or_else(|| limit.policy_of(tier, key))
+    }
+
+    /// Returns for how long an operator still blocks `key` under a limit.
+    pub fn blocked_for(&self, limit: &Limit, key: &Key) -> Option<Micros> {
+        let found = self.override_of(limit, key)?;
+        let is_block = found.change == OverrideChange::Block;
+        let now = self.overrides()?.now();
+        is_block.then(|| found.until.since(now))
+    }
+
+    /// Returns whether a limit does not apply to `key` now: it has no override, and is unlimited by
+    /// its quota, if that was looked up recently, or by its tier.
+    pub fn is_unlimited(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> bool {
+        limit.is_unlimited(tier, key) && self.override_of(limit, key).is_none()
+    }
+
+    /// The override that has an effect on `key`.
+    fn override_of(&self, limit: &Limit, key: &Key) -> Option<Override> {
+        let overrides = self.overrides().filter(Overrides::is_any)?;
+        let found = overrides.find(limit.policy().name(), key)?;
+        let has_effect = found.change != OverrideChange::Block || limit.is_enforced();
+        (has_effect && found.change.policy(limit.policy()).is_ok()).then_some(found)
     }
 
     /// Returns the overrides of the layer's store, if the store has them.

@@ -215,7 +215,7 @@ impl<St: Store> Part<St> {
             if is_hidden || !limit.applies_to_client(head) {
                 continue;
             }
-            let applied = apply(http, (number, compiled), tier, head, look_ups)?;
+            let applied = apply(&self.layer, (number, compiled), tier, head, look_ups)?;
             all.extend(applied.map(|applied| AppliedLimit { cost: Cost::ONE, ..applied }));
         }
         Ok(all)

@@ -160,7 +160,7 @@ async fn apply_own<St>(
     let mut unlimited = SmallVec::<[u8; 1]>::new();
     for applied in charges.iter_mut() {
         let left = patience.get().saturating_sub(Micros::from(started.elapsed()).get());
-        match state.face.terms(applied, Micros::new(left)).await {
+        match state.face.terms(&state.limits, applied, Micros::new(left)).await {
             Some(Terms::Refused(Refused::Unknown)) => return Err(AcquireError::UnknownClient),
             Some(Terms::Refused(Refused::LookUpFailed)) => return Err(AcquireError::LookUpFailed),
             Some(Terms::Own(own)) => applied.own = Some(own),

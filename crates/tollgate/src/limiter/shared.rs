@@ -104,7 +104,7 @@ impl<St: Store> Limiter<St> {
         let mut charges = Charges::default();
         for number in 0..limits.len() {
             let mut applied = face.applied(limits, number, key, Cost::ZERO);
-            match face.terms(&applied, Micros::MAX).await {
+            match face.terms(limits, &applied, Micros::MAX).await {
                 Some(Terms::Own(own)) => applied.own = Some(own),
                 Some(Terms::Unlimited) => continue,
                 _ => {}

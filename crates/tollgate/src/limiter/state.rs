@@ -50,10 +50,19 @@ impl<St> State<St> {
 }
 
 impl Face {
-    /// Returns the key's terms if the policy has a look-up. Waits for the result if necessary, for
-    /// up to `patience`.
-    pub(super) async fn terms(&self, applied: &AppliedLimit, patience: Micros) -> Option<Terms> {
+    /// Returns the key's terms if the policy has a look-up, and the key no override. Waits for the
+    /// result if necessary, for up to `patience`.
+    pub(super) async fn terms(
+        &self,
+        limits: &Limits,
+        applied: &AppliedLimit,
+        patience: Micros,
+    ) -> Option<Terms> {
         let quotas = self.quotas[usize::from(applied.limit)].as_ref()?;
+        if limits.is_overridden(applied) {
+            // A blocked key is told when its own quota allows it again.
+            return quotas.last_known(&applied.key, applied.tier);
+        }
         let answer = match quotas.look_by_key(&applied.key, applied.kind) {
             Look::Cached(answer) => answer,
             Look::InProgress(pending) => {

@@ -24,6 +24,7 @@ mod nesting;
 mod obeying;
 mod outages;
 mod overrides;
+mod overrides_terms;
 mod penalties;
 mod polite;
 mod quota_lookup;

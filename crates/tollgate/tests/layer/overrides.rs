@@ -16,22 +16,22 @@ use crate::support::*;
 
 const TENANT: http::HeaderName = http::HeaderName::from_static("tenant");
 
-fn by_tenant(policy: Policy) -> Limit {
+pub(crate) fn by_tenant(policy: Policy) -> Limit {
     Limit::new(policy, Header::trust_unverified(TENANT)).on_missing_key(OnMissingKey::Pass)
 }
 
-fn of(tenant: &str) -> http::Request<()> {
+pub(crate) fn of(tenant: &str) -> http::Request<()> {
     let mut request = get();
     request.headers_mut().insert(TENANT, tenant.parse().unwrap());
     request
 }
 
 /// The key of a tenant's requests.
-fn key(limit: &Limit, tenant: &str) -> Key {
+pub(crate) fn key(limit: &Limit, tenant: &str) -> Key {
     limit.key_of(&format!("header:{tenant}").parse().unwrap()).unwrap()
 }
 
-async fn set(
+pub(crate) async fn set(
     overrides: &Overrides,
     limit: &Limit,
     tenant: &str,
@@ -44,7 +44,7 @@ async fn set(
     overrides.set(&key(limit, tenant), it).await.unwrap();
 }
 
-const fn units(limit: u64) -> OverrideChange {
+pub(crate) const fn units(limit: u64) -> OverrideChange {
     OverrideChange::Quota { limit, window: None, burst: None }
 }
 

@@ -134,6 +134,14 @@ impl OwnQuotas {
         if self.unlimited.contain(tier) { Terms::Unlimited } else { Terms::Tier(tier) }
     }
 
+    /// Returns the last known quota or tier of a key, without a look-up.
+    pub(crate) fn last_known(&self, key: &Key, tier: TierIndex) -> Option<Terms> {
+        // With another owner, the key is not the name of a quota.
+        let answer = self.quotas.lookup.last(key).filter(|_| self.quotas.owner.is_none())?;
+        let terms = self.terms(&answer, tier);
+        matches!(terms, Terms::Own(_) | Terms::Tier(_)).then_some(terms)
+    }
+
     /// Returns the client's cost, if the quota that applies to it sets costs.
     pub(crate) fn cost(
         &self,
@@ -261,14 +269,28 @@ impl LimitQuotas {
     /// Returns the key's policy, if its quota is cached.
     #[cfg(feature = "metrics")]
     pub(crate) fn cached(&self, limit: &Limit, key: &Key) -> Option<Policy> {
-        let is_key = self.owner_is_key.load(Ordering::Relaxed);
-        let answer = self.lookup.last(key).filter(|_| is_key)?;
-        let quota = answer.known?.quota.clone()?;
-        match quota.numbered(self.number) {
+        match self.last(key)? {
             QuotaOrTier::Quota(quota) => self.policy(&limit.policy, quota).ok(),
             QuotaOrTier::Tier(tier) => Some(limit.policy_in(Some(&tier)).clone()),
             QuotaOrTier::Unlimited => None,
         }
+    }
+
+    /// Returns whether the limit does not apply to the key, if its quota is cached.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn is_unlimited(&self, limit: &Limit, key: &Key) -> Option<bool> {
+        Some(match self.last(key)? {
+            QuotaOrTier::Quota(_) => false,
+            QuotaOrTier::Tier(tier) => limit.is_unlimited_in(Some(&tier)),
+            QuotaOrTier::Unlimited => true,
+        })
+    }
+
+    #[cfg(feature = "metrics")]
+    fn last(&self, key: &Key) -> Option<QuotaOrTier> {
+        let is_key = self.owner_is_key.load(Ordering::Relaxed);
+        let answer = self.lookup.last(key).filter(|_| is_key)?;
+        Some(answer.known?.quota.as_ref()?.numbered(self.number))
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) async fn list(Extract(state): Extract<State>, headers: HeaderMap) -> 
     json(&List { overrides: current(&state), max: Overrides::MAX })
 }
 
-/// All overrides of all stores. The first to end comes first.
+/// Returns all stores' overrides, sorted by end.
 pub(super) fn current(state: &State) -> Vec<OverrideStatus> {
     let mut all = Vec::new();
     for overrides in distinct(&state.layers()) {
@@ -311,7 +311,7 @@ fn distinct(layers: &[LayerHandle]) -> Vec<Overrides> {
     all
 }
 
-/// Who sent the request.
+/// The sender's address.
 fn peer(extensions: &Extensions) -> String {
     let connected = extensions.get().map(|ConnectInfo(address): &ConnectInfo<SocketAddr>| *address);
     let address = connected.or_else(|| extensions.get().copied());

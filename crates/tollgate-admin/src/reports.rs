@@ -126,7 +126,7 @@ pub(super) async fn peek(
     }
 }
 
-/// Where a key stands under a limit.
+/// A key's standing under a limit.
 pub(super) async fn subject(
     layer: &LayerHandle,
     limit: &Limit,

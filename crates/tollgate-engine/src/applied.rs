@@ -23,7 +23,7 @@ impl Default for TierIndex {
 /// A policy that replaces a limit's policy for a client with its own quota.
 #[derive(Debug)]
 pub struct OwnPolicy {
-    /// The end of an operator's block, in the store's time.
+    /// When an operator's block ends, in the store's time.
     pub blocked_until: Option<Timestamp>,
     /// The policy, with the name and the algorithm of the limit's policy.
     pub policy: Policy,

@@ -115,7 +115,7 @@ impl Limits {
         self.overridden.is_some() && charges.iter().any(is_blocked)
     }
 
-    /// Returns the verdict of a store that decides nothing now.
+    /// Returns the verdict for a request that the store could not decide.
     pub(crate) fn undecided(&self, charges: &[AppliedLimit]) -> Verdict {
         let now = self.overridden.as_ref().map(|it| it.overrides.now()).unwrap_or_default();
         let undecided = |applied| Decision::undecided(self.policy(applied).capacity());

@@ -11,7 +11,7 @@ use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
 impl Subject {
-    /// Combines subjects in this order, as a tuple of their sources does. Different lists never
+    /// Combines subjects in this order, like a tuple of key sources. Different lists never
     /// share a key, whichever bytes clients choose: each part's length precedes it.
     pub fn of_parts(parts: &[Self]) -> Self {
         let kind = |wanted: fn(SubjectKind) -> bool| {

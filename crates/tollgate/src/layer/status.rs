@@ -79,7 +79,7 @@ use crate::{Limit, RequestHead};
 /// ```
 pub struct Status<St>(Arc<[Part<St>]>);
 
-/// What the status shows of one layer.
+/// A layer in the status.
 struct Part<St> {
     layer: Arc<LayerState<St>>,
     /// For each of the layer's limits, the requests to which it applies. `None` hides the limit.

@@ -38,7 +38,6 @@ pub(super) fn admit<St: Store>(
         return Admission::Respond(response);
     }
     if let Some(look_ups) = look_ups.filter(|look_ups| look_ups.is_pending()) {
-        decided.charges.clear();
         return Admission::LookUp(look_ups.wait());
     }
     if decided.charges.is_empty() {

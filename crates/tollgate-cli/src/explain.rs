@@ -1,27 +1,30 @@
 //! `tollgate explain`: a described request's limits, and their decisions at this moment.
 
+mod tenant;
+
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request};
+use tollgate::Store;
 use tollgate::denial::Reason;
 use tollgate::key::{KeyError, RequestHead, SubjectFormat, SubjectFormatter};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
-use tollgate::tier::OnUnknownClient;
-use tollgate::{Policy, Store};
 use tollgate_config::check;
 use tollgate_config::format::header_line;
 use tollgate_config::plan::{
-    LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, StorePlan, TenantNumbers, TenantQuota,
-    TenantTerms, Unlimited, Whose,
+    Meeting, NoClient, Plan, Route, SettleBy, StorePlan, TenantNumbers, TenantQuota, Unlimited,
+    Whose,
 };
 use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
 use tollgate_gateway::serve::{
-    ClientIdentity, Met, Planned, Read, Refused, Sent, Tenant, ambiguous, connect,
+    ClientIdentity, Met, Planned, Read, Refused, Sent, ambiguous, connect,
 };
+
+use self::tenant::{policies, write_tenant};
 
 /// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]
@@ -286,46 +289,6 @@ fn write_limits(
         }
     }
     are_all_decided
-}
-
-/// The policies that apply to a client.
-fn policies(limit: &LimitPlan, tier: Option<usize>, tenant: Option<&Tenant<'_>>) -> Vec<Policy> {
-    let Some(Tenant { numbers: TenantNumbers::Known(quota), .. }) = tenant else {
-        return limit.quotas_in(tier).cloned().collect();
-    };
-    let charges = limit.charges();
-    let own = charges.filter_map(|charge| match limit.policy_of(charge, quota)? {
-        TenantTerms::Own(policy) => Some(policy),
-        TenantTerms::Tier(tier) => charge.policy_in(Some(tier)).cloned(),
-    });
-    own.collect()
-}
-
-/// Says where a limit's numbers come from.
-fn write_tenant(out: &mut String, plan: &Plan, Tenant { name, source, numbers }: &Tenant<'_>) {
-    let name = name.escape_debug();
-    let _ = match numbers {
-        TenantNumbers::Known(TenantQuota::Tier(tier)) => {
-            let tier = plan.tiers.get(*tier).map_or("", String::as_str);
-            writeln!(out, "    the tenant `{name}` is in tier {tier}, from {source}")
-        }
-        TenantNumbers::Known(TenantQuota::Unlimited) => {
-            writeln!(out, "    the tenant `{name}` is unlimited, from {source}")
-        }
-        TenantNumbers::Known(TenantQuota::Quotas(_)) => {
-            writeln!(out, "    the tenant `{name}` has its own numbers, from {source}")
-        }
-        TenantNumbers::Unknown(OnUnknownClient::Refuse) => {
-            writeln!(out, "    the tenant `{name}` is not in {source}, so its requests get 403")
-        }
-        TenantNumbers::Unknown(_) => {
-            writeln!(out, "    the tenant `{name}` is not in {source}, so these numbers apply")
-        }
-        TenantNumbers::Configured => writeln!(
-            out,
-            "    the tenant `{name}` may have its own numbers in {source}, which is not asked here"
-        ),
-    };
 }
 
 fn write_verdict(out: &mut String, limits: Charged, verdict: &Verdict) {

@@ -2,23 +2,24 @@
 
 mod count;
 mod limits;
+mod tenants;
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::Algorithm;
-use tollgate::tier::{OnLookupFailure, OnUnknownClient};
 use tollgate_proxy::settings::{Balance, Protocol, Upstream};
 
 pub use self::count::Count;
 use self::limits::counted;
 use self::limits::span;
 pub use self::limits::{amount, amount_of, write_limit};
+use self::tenants::Tenants;
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, GroupSource,
     IdentitySource, KeyOrigin, Listen, Memory, Plan, Preflights, RateLimitDomain, Route, StorePlan,
-    SubjectsPlan, Target, TenantSource, TenantsPlan, Topology, TracingPlan, ValuePlan, Whose,
+    SubjectsPlan, Target, Topology, TracingPlan, ValuePlan,
 };
 
 /// Describes a plan's effect, one sentence per line and without secrets.
@@ -104,34 +105,6 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         write_route(out, plan, route)?;
     }
     Ok(())
-}
-
-/// "a client's own numbers come from tenants.yaml; without them, it has the quota of `client`"
-struct Tenants<'a>(&'a Plan, &'a TenantsPlan);
-
-impl fmt::Display for Tenants<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(plan, TenantsPlan { of, source, ttl, on_failure, on_unknown, .. }) = self;
-        let whose = match of {
-            Whose::Group(level) => plan.levels.get(*level).map_or("group", |level| &level.name),
-            _ => "client",
-        };
-        write!(f, "a {whose}'s own numbers come from {source}")?;
-        if !matches!(source, TenantSource::File(_)) {
-            write!(f, ", for {} at a time; while it fails, ", span((*ttl).into()))?;
-            f.write_str(match on_failure {
-                OnLookupFailure::Refuse => "its requests get 503",
-                OnLookupFailure::LimitQuota => {
-                    "the configured quota applies, or a smaller last known"
-                }
-                _ => "the last known numbers apply",
-            })?;
-        }
-        match on_unknown {
-            OnUnknownClient::Refuse => write!(f, "; an unknown {whose} gets 403"),
-            _ => write!(f, "; an unknown {whose} has the configured quota"),
-        }
-    }
 }
 
 /// "all" or "10% of the"

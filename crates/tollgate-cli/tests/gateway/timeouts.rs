@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tollgate_test_servers::Port;
 
 use crate::encryption::certificate;
 use crate::support::{Client, Gateway, Upstream};
@@ -39,14 +40,12 @@ fn answers_then_closes(answer: &'static str) -> SocketAddr {
     address
 }
 
-fn unused_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_failures_have_distinct_errors() {
+    // A port of the range for `127.0.0.1:0` could become that of another test's gateway.
+    let unused = Port::claim().unwrap();
     for (target, status, code) in [
-        (format!("http://{}", unused_address()), 502, "upstream-unreachable"),
+        (format!("http://{}", unused.address()), 502, "upstream-unreachable"),
         ("http://name.invalid".to_owned(), 502, "upstream-unreachable"),
         // The server does not respond to the TLS handshake.
         (format!("https://{}", answers_then_hangs("")), 504, "upstream-connect-timeout"),

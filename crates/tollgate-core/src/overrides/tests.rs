@@ -108,3 +108,13 @@ fn changes_apply_to_each_kind_of_policy() {
     let queue = || bucket()?.with_queue(Duration::from_secs(9));
     assert!(of(queue(), change(7, None, None)).unwrap_err().contains("queues its requests"));
 }
+
+/// Operators see IDs beside subjects, which may be masked.
+#[test]
+fn ids_do_not_contain_keys() {
+    let overrides = list_at(&Arc::new(AtomicU64::new(10)));
+    let id = |policy, key| overrides.id(policy, &Key::new(key));
+    assert!(!id("p", "ann").windows(3).any(|part| part == b"ann"));
+    assert_eq!(id("p", "ann"), id("p", "ann"));
+    assert!(id("p", "ann") != id("p", "bob") && id("p", "ann") != id("q", "ann"));
+}

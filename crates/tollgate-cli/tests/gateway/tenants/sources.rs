@@ -229,3 +229,20 @@ async fn redis_has_the_numbers() {
         }
     }
 }
+
+/// Servers resolve `..` in a path, so this tenant's URL would name something else.
+#[tokio::test(flavor = "multi_thread")]
+async fn dots_are_no_tenant() {
+    let upstream = Upstream::new().await;
+    let service = Service::start(None).await;
+    service.set("/limits/..", 200, r#"{"limit": 70, "window": "20days"}"#);
+    let lines = format!(
+        "{}{}levels: {{team: apiKey}}\n{CLIENT}tenants: {{http: 'http://{}/limits/{{tenant}}'}}\n",
+        upstream.target(),
+        KEYS.replace("tenant: acme", "tenant: '..'"),
+        service.address
+    );
+    let (_gateway, client) = Gateway::with_client(&lines);
+    assert_eq!(limit(&client, "ann").await, "5");
+    assert_eq!(*service.asked.lock().unwrap(), [""; 0]);
+}

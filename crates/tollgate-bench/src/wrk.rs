@@ -43,11 +43,23 @@ impl Load {
 /// Sends about this many requests per second, for one second.
 pub(crate) fn paced(address: SocketAddr, rate: f64) -> Load {
     let script = format!("function delay() return math.random(1, {}) end\n", 2 * PAUSE - 1);
+    let connections = (rate * f64::from(PAUSE) / 1e3).round().max(1.0) as u32;
+    scripted(&format!("http://{address}/"), connections, &script)
+}
+
+/// Like [`load_url`], with POST requests and this JSON in each.
+pub(crate) fn post(url: &str, connections: u32, json: &str) -> Load {
+    let script = format!(
+        "wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\n\
+         wrk.body = [[{json}]]\n"
+    );
+    scripted(url, connections, &script)
+}
+
+fn scripted(url: &str, connections: u32, script: &str) -> Load {
     let measured = tempfile::NamedTempFile::new().map_err(Failure::from).and_then(|mut file| {
         file.write_all(script.as_bytes())?;
-        let connections = (rate * f64::from(PAUSE) / 1e3).round().max(1.0) as u32;
-        let script = format!("--script={}", file.path().display());
-        run(&format!("http://{address}/"), connections, &[script])
+        run(url, connections, &[format!("--script={}", file.path().display())])
     });
     measured.unwrap_or_else(Load::failed)
 }

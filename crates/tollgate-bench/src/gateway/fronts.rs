@@ -1,6 +1,6 @@
 //! Decisions for other proxies.
 
-use std::fs;
+use std::{fs, iter};
 
 use tempfile::TempDir;
 
@@ -23,9 +23,12 @@ pub(super) fn tables(port: u16, rounds: usize) -> Result<[Table; 2], Failure> {
     let service = "  rateLimitService: {listen: '127.0.0.1:0', config: FILE}\n";
     let service = service.replace("FILE", &rules.file.display().to_string());
     let service = Program::tollgate(&service)?;
+    let api = "  decisionApi: {listen: '127.0.0.1:0', policies: [POLICY]}\n";
+    let api = Program::tollgate(&api.replace("POLICY", WINDOW))?;
+    let limitador = Program::limitador(LIMITADOR)?;
 
     let proxies = proxies(port, rounds, &auth, &service)?;
-    let calls = calls(rounds, &auth, &service, &rules)?;
+    let calls = calls(rounds, &auth, &service, &rules, &api, limitador.as_ref())?;
     Ok([proxies, calls])
 }
 
@@ -93,6 +96,8 @@ fn calls(
     auth: &Program,
     service: &Program,
     rules: &Rules,
+    api: &Program,
+    limitador: Option<&Program>,
 ) -> Result<Table, Failure> {
     let mut table = Table::new(
         "Decisions alone",
@@ -126,17 +131,37 @@ fn calls(
             wrk::load_url(&format!("http://127.0.0.1:{port}/forward-auth"), parallel, &headers)
         };
         let auth = measure(&[auth.measured_port(0)], rounds, check);
-        for (name, side) in [("rate limit service", grpc), ("forward auth", auth)] {
-            for side in side {
-                let [rate, micros] = side.work();
-                let call =
-                    Spread::of(side.rates.iter().map(|rate| f64::from(parallel) * 1e6 / rate));
-                table.row(&[&name, &parallel, &rate, &call, &micros]);
-            }
+        let decide = |port| {
+            let (path, body) = if port == api.port() { DECIDE } else { CHECK_AND_REPORT };
+            wrk::post(&format!("http://127.0.0.1:{port}{path}"), parallel, body)
+        };
+        let servers = iter::once(api).chain(limitador).map(|server| server.measured_port(0));
+        let decided = measure(&servers.collect::<Vec<_>>(), rounds, decide);
+        let names = ["rate limit service", "forward auth", "decision API", "limitador-server"];
+        for (name, side) in names.iter().zip(grpc.into_iter().chain(auth).chain(decided)) {
+            let [rate, micros] = side.work();
+            let call = Spread::of(side.rates.iter().map(|rate| f64::from(parallel) * 1e6 / rate));
+            table.row(&[name, &parallel, &rate, &call, &micros]);
         }
     }
     Ok(table)
 }
+
+/// A policy of the decision API, with the only algorithm that limitador has.
+const WINDOW: &str = "{identifier: client, limit: 1000000000, window: 1s, \
+                      strategy: fixed_window_counter, onStoreError: closed}";
+
+/// The same limit in limitador.
+const LIMITADOR: &str = "- {namespace: bench, max_value: 1000000000, seconds: 1, conditions: [], \
+                         variables: [\"descriptors[0].ip\"]}\n";
+
+/// The path and the body of a call that charges a client one unit.
+const DECIDE: (&str, &str) =
+    ("/v1/decide", r#"{"charges": [{"policy": "client", "key": "192.0.2.1"}]}"#);
+
+/// The same call to limitador.
+const CHECK_AND_REPORT: (&str, &str) =
+    ("/check_and_report", r#"{"namespace": "bench", "values": {"ip": "192.0.2.1"}, "delta": 1}"#);
 
 const ALLOWED: &str = "tollgate_gateway_rate_limit_service_total{domain=\"bench\",outcome=\"ok\"}";
 

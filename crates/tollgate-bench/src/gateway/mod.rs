@@ -26,7 +26,8 @@ that nginx can answer.
 The rows of other requests have headers of 256 bytes, TLS between the client and the program in
 front, or HTTP/2 on both sides. nginx forwards over HTTP/2 with `grpc_pass`. Envoy has two worker
 threads. In the rows of decisions for other proxies, the processor time of the proxy and of Tollgate
-are added; all limits are per address.";
+are added; all limits are per address. The decision API and limitador-server get one JSON call per
+decision, from wrk; `crates/tollgate-bench/peers/install` builds limitador-server.";
 
 /// Enough rounds for a stable median.
 pub(crate) const ROUNDS: usize = 12;

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::Failure;
 use crate::measured::MeasuredPort;
 use crate::process::{Running, free_ports, local, memory_of};
+use crate::redis::peers;
 
 /// A program and its ports.
 pub(super) struct Program {
@@ -99,6 +100,23 @@ impl Program {
         command.args(["--use-dynamic-base-id", "--concurrency", "2", "--log-level", "critical"]);
         command.stdout(Stdio::null());
         Ok(Self { process: Running::listening(&mut command, &ports)?, ports, _folder: folder })
+    }
+
+    /// limitador-server with these limits in memory, and with two threads. `None` if
+    /// `peers/install` did not build it.
+    pub(super) fn limitador(limits: &str) -> Result<Option<Self>, Failure> {
+        let Some(program) = peers::program("limitador-server") else { return Ok(None) };
+        let folder = TempDir::new()?;
+        let file = folder.path().join("limits.yaml");
+        fs::write(&file, limits)?;
+        let ports = free_ports(2)?;
+        let [http, grpc] = [ports[0], ports[1]].map(|port| port.to_string());
+        let mut command = Command::new(program);
+        command.args(["--http-ip", "127.0.0.1", "--http-port", &http, "--rls-ip", "127.0.0.1"]);
+        command.args(["--rls-port", &grpc]).arg(&file).arg("memory");
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = Running::listening(&mut command, &ports)?;
+        Ok(Some(Self { process, ports, _folder: folder }))
     }
 
     pub(super) fn measured_port(&self, port: usize) -> MeasuredPort {

@@ -21,7 +21,7 @@ mod load;
 mod log;
 mod over_http;
 pub(crate) mod overload;
-mod peers;
+pub(crate) mod peers;
 mod queues;
 mod scripts;
 pub(crate) mod server;

@@ -157,7 +157,7 @@ impl Throttlecrab {
 }
 
 /// A program that `peers/install` installed.
-fn program(name: &str) -> Option<PathBuf> {
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     Some(folder()?.join("bin").join(name)).filter(|path| path.is_file())
 }
 

@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "a program: its library is public for tests")]
 
+mod admin;
 pub mod explain;
 mod load;
 mod log;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use http::Uri;
 use tollgate_config::plan::{LogFormat, LogPlan};
 use tollgate_config::{self as config, Source};
 use tollgate_config::{check, schema};
@@ -29,6 +31,7 @@ use tollgate_gateway::trace::{self, Tracing};
 
 pub use crate::load::{Checks, load};
 
+use crate::admin::Admin;
 use crate::explain::{Described, explain};
 use crate::load::{WRONG, failed, plan, tell, wrong};
 use crate::overrides::OverrideArgs;
@@ -156,6 +159,16 @@ pub enum Command {
     #[command(after_help = "Example: tollgate override set client ip:203.0.113.7 --limit 5000 \
                             --until tomorrow")]
     Override(Box<OverrideArgs>),
+    /// Ask a running gateway for its health
+    ///
+    /// For containers, whose image has no shell. The exit code is 0, or 1 if the gateway does not
+    /// answer.
+    #[command(after_help = "Example: tollgate healthcheck --admin http://127.0.0.1:8081")]
+    Healthcheck {
+        /// The gateway's admin address
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8081")]
+        admin: Uri,
+    },
     /// Print the file's JSON Schema, for editors
     ///
     /// Editors with YAML support complete a file if its first line is
@@ -181,6 +194,13 @@ pub enum Command {
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// Write a manual page for each command
+    #[command(after_help = "Example: tollgate man /usr/local/share/man/man1")]
+    Man {
+        /// An existing folder
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
     },
 }
 
@@ -245,10 +265,11 @@ impl Cli {
                 if fails { Err(failed(&text)) } else { Ok(text) }
             }
             Command::Test(args) => test::run(args),
-            Command::Override(args) => overrides::run(args).map_err(|error| {
-                eprintln!("error: {error}");
-                ExitCode::FAILURE
-            }),
+            Command::Override(args) => overrides::run(args).map_err(|error| failure(&error)),
+            Command::Healthcheck { admin } => Admin::new(admin, None)
+                .and_then(|admin| admin.send("GET", "/healthz", ""))
+                .map_err(|error| failure(&error))
+                .map(|_| "the gateway runs\n".to_owned()),
             Command::Worst { config, worst } => {
                 worst::run(&read(config)?, worst).map_err(|error| wrong(&error))
             }
@@ -277,8 +298,16 @@ impl Cli {
                 clap_complete::generate(*shell, &mut Self::command(), "tollgate", &mut script);
                 Ok(String::from_utf8_lossy(&script).into_owned())
             }
+            Command::Man { folder } => clap_mangen::generate_to(Self::command(), folder)
+                .map_err(|error| failure(&format!("cannot write to {}: {error}", folder.display())))
+                .map(|()| String::new()),
         }
     }
+}
+
+fn failure(error: &str) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::FAILURE
 }
 
 /// Serves a configuration file, and reloads the file when it changes.

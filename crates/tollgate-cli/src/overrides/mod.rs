@@ -1,7 +1,6 @@
 //! `tollgate override`: changes a client's quota until an instant, over the admin API.
 
 mod end;
-mod send;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use http::Uri;
 use serde_json::{Value, json};
 
 use self::end::End;
-use self::send::Admin;
+use crate::admin::Admin;
 
 /// The options of `tollgate override`.
 #[derive(Clone, Debug, clap::Args)]
@@ -77,7 +76,7 @@ impl Whose {
 
 /// Runs the command, and returns its output.
 pub(crate) fn run(args: &OverrideArgs) -> Result<String, String> {
-    let admin = Admin::new(&args.admin, args.token.as_deref())?;
+    let admin = Admin::new(&args.admin, Some(args.token.as_deref().unwrap_or_default()))?;
     let ends = |end: &End| end.read().map(|(name, value)| (name.to_owned(), value));
     let put = |whose: &Whose, members: Value, end: &End| {
         let Value::Object(mut members) = members else { return Ok(String::new()) };

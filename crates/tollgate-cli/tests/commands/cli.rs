@@ -183,6 +183,22 @@ fn completions_know_all_commands() {
 }
 
 #[test]
+fn manual_pages_exist_for_all_commands() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let output = tollgate(&["man", folder.path().to_str().unwrap()], "");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for (page, word) in [("tollgate", "First steps"), ("tollgate-serve", "SIGHUP")] {
+        let page = folder.path().join(format!("{page}.1"));
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains(word), "{page}");
+    }
+    let output = tollgate(&["man", "/no/such/folder"], "");
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.starts_with("error: cannot write to /no/such/folder: No such file"), "{told}");
+}
+
+#[test]
 fn help_fails_on_a_full_disk() {
     for argument in ["--help", "--version"] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

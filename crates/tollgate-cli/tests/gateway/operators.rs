@@ -1,5 +1,7 @@
 //! What operators can read and change through the admin address.
 
+use std::process::Command;
+
 use crate::support::{Client, Gateway, Upstream};
 
 fn lines(upstream: &Upstream, limit: u32) -> String {
@@ -195,6 +197,22 @@ async fn public_admin_address_requires_the_token() {
             assert_eq!(answer.status, 200, "{path}");
         }
     }
+}
+
+#[test]
+fn healthcheck_needs_no_token() {
+    let gateway = Gateway::start("target: http://localhost:1\nadmin: 0.0.0.0:0\n");
+    let run = |admin: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        program.args(["healthcheck", "--admin", admin]).output().unwrap()
+    };
+    let address = format!("http://127.0.0.1:{}", gateway.admin.port());
+    assert_eq!(run(&address).stdout, b"the gateway runs\n");
+    drop(gateway);
+    let output = run(&address);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.starts_with(&format!("error: {address}: ")), "{told}");
 }
 
 #[test]

@@ -18,13 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Ten thousand overrides need less.
 const MOST_BYTES: usize = 16 << 20;
 
-pub(super) struct Admin {
+pub(crate) struct Admin {
     authority: Authority,
-    bearer: HeaderValue,
+    bearer: Option<HeaderValue>,
 }
 
 impl Admin {
-    pub(super) fn new(url: &Uri, token: Option<&str>) -> Result<Self, String> {
+    /// Without a token, only the health of the gateway can be asked for.
+    pub(crate) fn new(url: &Uri, token: Option<&str>) -> Result<Self, String> {
         let is_http = url.scheme_str() == Some("http") && matches!(url.path(), "" | "/");
         let authority = url.authority().filter(|_| is_http && url.query().is_none());
         let wrong = || {
@@ -33,25 +34,23 @@ impl Admin {
             )
         };
         let authority = authority.ok_or_else(wrong)?.clone();
-        let token = token
-            .filter(|token| !token.is_empty())
-            .ok_or("there is no token: set TOLLGATE_ADMIN_TOKEN to the token of the gateway")?;
-        let mut bearer = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| "the token has characters that a header cannot contain")?;
-        bearer.set_sensitive(true);
+        let bearer = token.map(bearer).transpose()?;
         Ok(Self { authority, bearer })
     }
 
     /// Sends a request, and returns the answer's JSON.
-    pub(super) fn send(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(HOST, self.authority.as_str())
-            .header(AUTHORIZATION, self.bearer.clone())
-            .header(CONTENT_TYPE, "application/json")
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(bearer) = &self.bearer {
+            request = request.header(AUTHORIZATION, bearer);
+        }
+        let request = request
             .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
             .map_err(|error| error.to_string())?;
         let at = &self.authority;
@@ -68,6 +67,16 @@ impl Admin {
         let detail = json["detail"].as_str().unwrap_or("this is not Tollgate's admin address");
         Err(format!("http://{at}: {}: {detail}", status.as_u16()))
     }
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, String> {
+    if token.is_empty() {
+        return Err("there is no token: set TOLLGATE_ADMIN_TOKEN to the gateway's token".to_owned());
+    }
+    let mut bearer = HeaderValue::try_from(format!("Bearer {token}"))
+        .map_err(|_| "the token has characters that a header cannot contain")?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
 }
 
 async fn exchange(

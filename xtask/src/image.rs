@@ -57,17 +57,18 @@ fn ignored_entries(text: &str) -> Result<Vec<&str>, Failure> {
         .collect()
 }
 
-/// The arguments of each `RUN cargo build` in a Dockerfile.
+/// The arguments of each `cargo build` in a Dockerfile.
 ///
 /// # Errors
 ///
 /// If there is no such line, because this step would then check no build.
 fn cargo_builds(dockerfile: &str) -> Result<Vec<Vec<&str>>, Failure> {
-    let lines = dockerfile.lines().filter_map(|line| line.strip_prefix("RUN cargo build "));
-    let builds: Vec<Vec<_>> = lines.map(|line| line.split_whitespace().collect()).collect();
+    let runs = dockerfile.lines().filter(|line| line.starts_with("RUN "));
+    let builds = runs.filter_map(|line| Some(line.split_once(" cargo build ")?.1));
+    let builds: Vec<Vec<_>> = builds.map(|line| line.split_whitespace().collect()).collect();
     if builds.is_empty() {
         return Err(Failure::Broken(
-            "the Dockerfile has no line that starts with `RUN cargo build`".to_owned(),
+            "the Dockerfile has no line that starts with `RUN` and runs `cargo build`".to_owned(),
         ));
     }
     Ok(builds)

@@ -19,8 +19,8 @@ mod items;
 pub mod limits;
 mod problem;
 
-use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
+use std::io::{self, IsTerminal, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -47,6 +47,12 @@ pub fn run() -> ExitCode {
         }
         Err(Stop::Wrong(line)) => return wrong(&line),
     };
+    if args.healthcheck {
+        return match health(args.listen) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) | Err(_) => ExitCode::FAILURE,
+        };
+    }
     if let Err(line) = start_logging(args.log_format) {
         return wrong(&line);
     }
@@ -54,6 +60,16 @@ pub fn run() -> ExitCode {
         Ok(code) => code,
         Err(line) => wrong(&line),
     }
+}
+
+/// Whether the demo on this machine at this port answers that it is healthy.
+fn health(listen: SocketAddr) -> io::Result<bool> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, listen.port()))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
+    let mut status = [0; "HTTP/1.0 200".len()];
+    stream.read_exact(&mut status)?;
+    Ok(status.ends_with(b" 200"))
 }
 
 /// Serves behind the limit, with the selected store.

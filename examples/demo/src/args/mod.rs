@@ -115,6 +115,11 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_LEASE", value_parser = lease)]
     pub lease: Option<Lease>,
 
+    /// Ask the demo that runs at --listen for its health, instead of starting one; for containers,
+    /// whose image has no shell
+    #[arg(long)]
+    pub healthcheck: bool,
+
     #[command(flatten)]
     #[expect(missing_docs, reason = "the flags' help documents it")]
     pub admin: AdminArgs,

@@ -1,5 +1,6 @@
 //! `cargo xtask check`: the checks required before a merge, besides the tests.
 
+use std::process::Command;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -11,7 +12,9 @@ use crate::image;
 use crate::locks;
 use crate::process::{self, Failure};
 use crate::purity;
+use crate::tools;
 use crate::untested;
+use crate::workspace;
 
 /// Command-line arguments of `cargo xtask check`.
 #[derive(Debug, clap::Args)]
@@ -36,6 +39,8 @@ enum Step {
     Links,
     /// The Dockerfile's builds find all their files despite `.dockerignore`
     Image,
+    /// The Debian package installs into a folder, and its program starts there
+    Package,
     /// Clippy passes for every target, with all features
     Clippy,
     /// The documentation builds without broken links
@@ -54,6 +59,7 @@ impl Step {
             Self::Prose => documents::prose(),
             Self::Links => documents::links(),
             Self::Image => image::run(),
+            Self::Package => package(),
             Self::Clippy => clippy(),
             Self::Doc => doc(),
         }
@@ -69,6 +75,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         println!("{step:?}: {:.1} s", start.elapsed().as_secs_f64());
     }
     Ok(())
+}
+
+fn package() -> Result<(), Failure> {
+    let path = tools::with_cargo_deb(&tools::provide(&tools::PACKAGE, false)?)?;
+    process::run(&mut process::cargo(&[
+        "build",
+        "--package",
+        "tollgate-cli",
+        "--bin",
+        "tollgate",
+    ]))?;
+    let mut test = Command::new(process::root().join("tests/package.sh"));
+    process::run(test.arg(workspace::target_folder()?.join("debug/tollgate")).env("PATH", path))
 }
 
 fn clippy() -> Result<(), Failure> {

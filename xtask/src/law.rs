@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let of_engine = mutants::run("the engine's tables", OF_ENGINE, text, tables);
         return of_stores.and(of_engine);
     }
-    let path = tools::provide(args.install)?;
+    let path = tools::provide(&tools::TESTS, args.install)?;
     for package in ["tollgate-memory", "tollgate-redis"] {
         let mut command = process::cargo(&["test", "--release", "--package", package]);
         command.args(["--all-features", "--test", "suite", "--", "laws::"]);

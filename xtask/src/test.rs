@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let path = tools::provide(args.install)?;
+    let path = tools::provide(&tools::TESTS, args.install)?;
     let path = tools::with_envoy(&path)?;
     let (path, tests) = match tools::with_nextest(&path) {
         Some(path) => (path, &["nextest", "run"][..]),

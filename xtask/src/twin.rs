@@ -16,7 +16,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let path = tools::provide(args.install)?;
+    let path = tools::provide(&tools::TESTS, args.install)?;
     // In release, because the reference states of long logs are copied for every decision.
     let test = ["test", "--release", "--package", "tollgate-redis", "--test", "suite"];
     let mut command = process::cargo(&test);

@@ -26,6 +26,7 @@ mod levels;
 mod limits;
 mod logging;
 mod logins;
+mod migrating;
 mod model_servers;
 mod models;
 mod operators;

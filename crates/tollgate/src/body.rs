@@ -9,14 +9,15 @@
 
 mod extract;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::{Extensions, Response};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 
@@ -97,7 +98,9 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
             KindProjection::Inner { body, in_flight: InFlight(None) } => body.poll_frame(cx),
             KindProjection::Inner { mut body, in_flight } => {
                 let frame = std::task::ready!(body.as_mut().poll_frame(cx));
-                if is_last(&*body, frame.as_ref()) {
+                let is_last = is_last(&*body, frame.as_ref());
+                in_flight.sends(frame.as_ref(), is_last);
+                if is_last {
                     *in_flight = InFlight(None);
                 }
                 Poll::Ready(frame)
@@ -125,14 +128,40 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 
 /// A request's permits, held until this and all clones are dropped. Most requests have none.
 #[derive(Clone, Default)]
-pub struct InFlight(Option<Arc<dyn Send + Sync>>);
+pub struct InFlight(Option<Arc<dyn Hold>>);
+
+/// What a response body holds until it is complete.
+pub(crate) trait Hold: Send + Sync {
+    /// The body sends this data.
+    fn data(&self, _data: &[u8]) {}
+
+    /// The body is complete, and all its data was sent.
+    fn complete(&self) {}
+}
+
+impl Hold for Vec<Arc<dyn Hold>> {}
 
 impl InFlight {
+    /// Shows the body's next frame to limits that
+    /// [forgive by the body](crate::Limit::forgive_on_body). A body calls it before it returns the
+    /// frame, with `is_last` if the body is then complete. Frames that are not shown forgive nothing.
+    pub fn sends<E>(&self, frame: Option<&Result<Frame<Bytes>, E>>, is_last: bool) {
+        let Some(hold) = &self.0 else { return };
+        if let Some(Ok(frame)) = frame
+            && let Some(data) = frame.data_ref()
+        {
+            hold.data(data);
+        }
+        if is_last && !matches!(frame, Some(Err(_))) {
+            hold.complete();
+        }
+    }
+
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    pub(crate) fn until_dropped(hold: impl Send + Sync + 'static) -> Self {
+    pub(crate) fn until_dropped(hold: impl Hold + 'static) -> Self {
         Self(Some(Arc::new(hold)))
     }
 
@@ -162,12 +191,12 @@ impl InFlight {
 
 /// A request's permits, from all layers around the handler.
 #[derive(Clone, Default)]
-struct Permits(Vec<Weak<dyn Send + Sync>>);
+struct Permits(Vec<Weak<dyn Hold>>);
 
 /// Infallible.
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
-    type Rejection = std::convert::Infallible;
+    type Rejection = Infallible;
 
     async fn from_request_parts(
         parts: &mut http::request::Parts,
@@ -260,7 +289,8 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
 ///         Self { text, in_flight: None }
 ///     }
 ///
-///     // Its `http_body::Body` sets the field to `None` before it returns the last frame.
+///     // Its `http_body::Body` calls `InFlight::sends` with each frame, and sets the field to `None`
+///     // before it returns the last frame.
 ///     fn hold(self, in_flight: InFlight) -> Self {
 ///         Self { in_flight: Some(in_flight), ..self }
 ///     }
@@ -312,7 +342,12 @@ impl HoldPermits for Full<Bytes> {
         Self::new(data)
     }
 
-    fn hold(self, _: InFlight) -> Self {
+    fn hold(self, in_flight: InFlight) -> Self {
+        let mut copy = self.clone();
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(frame) = Pin::new(&mut copy).poll_frame(&mut cx) {
+            in_flight.sends(frame.as_ref(), true);
+        }
         self
     }
 }
@@ -323,17 +358,14 @@ impl HoldPermits for Bytes {
         data
     }
 
-    fn hold(self, _: InFlight) -> Self {
+    fn hold(self, in_flight: InFlight) -> Self {
+        in_flight.sends(Some(&Ok::<_, Infallible>(Frame::data(self.clone()))), true);
         self
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
-
-    use http_body::Body as _;
-
     use super::*;
 
     fn read(body: &mut Body<Full<Bytes>>) -> Option<Bytes> {

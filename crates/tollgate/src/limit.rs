@@ -11,7 +11,7 @@ use crate::head::Condition;
 use crate::head::RequestHead;
 use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource, Subject, SubjectKind, SubjectName};
 pub use crate::paths::{Paths, PathsError};
-use crate::settling::Settling;
+use crate::settling::{Forgives, Settling};
 pub use crate::settling::{Reserve, ResponseHead};
 use crate::tier::lookup::LimitQuotas;
 use crate::tier::{QuotaLookup, Tier};
@@ -366,7 +366,48 @@ impl Limit {
         mut self,
         forgives: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.settling.forgives = Some(Arc::new(forgives));
+        self.settling.forgives = Some(Forgives { head: Arc::new(forgives), body: None });
+        self
+    }
+
+    /// Like [`forgive_on`](Self::forgive_on), for services that show a success in the response's
+    /// body. The response forgives if both `head` and `body` return `true`.
+    ///
+    /// `body` gets the complete body of a response for which `head` returns `true`. The client does
+    /// not wait for it: the layer copies the body while it is sent, and forgives when it ends. A
+    /// response does not forgive if its body is empty, is longer than 16 KiB, has a
+    /// `Content-Encoding`, fails, or is dropped before its end. The response's headers do not include
+    /// the forgiveness.
+    ///
+    /// A [body type of your own](crate::body::HoldPermits) must show its frames to
+    /// [`InFlight::sends`](crate::body::InFlight::sends).
+    ///
+    /// ```
+    /// use serde_json::Value;
+    /// use tollgate::key::{ClientIp, FromExtension};
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account(String);
+    ///
+    /// // The service answers wrong passwords with 200, too: {"ok": false}
+    /// let account = FromExtension::<Account>::borrowed(|account| Some(&account.0));
+    /// let tries = Policy::sliding_window_log("login", Quota::per_hour(5))?;
+    /// let tries = Limit::new(tries, (account, ClientIp::peer())).forgive_on_body(
+    ///     |response| response.status == 200,
+    ///     |body| serde_json::from_slice(body).is_ok_and(|json: Value| json["ok"] == true),
+    /// );
+    /// # let _ = tries;
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn forgive_on_body(
+        mut self,
+        head: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
+        body: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let (head, body) = (Arc::new(head), Arc::new(body));
+        self.settling.forgives = Some(Forgives { head, body: Some(body) });
         self
     }
 

@@ -83,8 +83,9 @@ impl Reserve {
     }
 }
 
-/// A response's head, without the body, for [`Limit::count_only`](crate::Limit::count_only) and
-/// [`Limit::forgive_on`](crate::Limit::forgive_on).
+/// A response's head, without the body, for [`Limit::count_only`](crate::Limit::count_only),
+/// [`Limit::forgive_on`](crate::Limit::forgive_on) and
+/// [`Limit::forgive_on_body`](crate::Limit::forgive_on_body).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
@@ -113,10 +114,18 @@ pub(crate) struct Settling {
     /// The responses that count; `None` for all.
     pub(crate) counts: Option<Arc<OnResponse>>,
     /// The responses that forgive what the key has used.
-    pub(crate) forgives: Option<Arc<OnResponse>>,
+    pub(crate) forgives: Option<Forgives>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Forgives {
+    pub(crate) head: Arc<OnResponse>,
+    /// A further condition, after the head's.
+    pub(crate) body: Option<Arc<OnBody>>,
 }
 
 pub(crate) type OnResponse = dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync;
+pub(crate) type OnBody = dyn Fn(&[u8]) -> bool + Send + Sync;
 
 impl Settling {
     pub(crate) const fn settles(&self) -> bool {

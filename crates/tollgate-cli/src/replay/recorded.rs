@@ -47,7 +47,7 @@ pub(super) const ASSUMPTIONS: [&str; 12] = [
     "a status is known when the response finishes; without a status, or with 499, the charge is \
      final",
     "costs that responses state in a header or a trailer are not corrected, and a success that a \
-     header shows forgives no charges",
+     header or a body shows forgives no charges",
     "only the number of waiting requests is limited, not their bytes",
     "no client repeats a request because it was denied",
 ];
@@ -361,8 +361,8 @@ fn correction(
         }
     };
     let forgives = limit.forgives.as_ref().is_some_and(|on| {
-        // A log has no headers of responses.
-        on.header.is_none() && contain(&on.status, record.status)
+        // A log has no headers and bodies of responses.
+        on.header.is_none() && on.body.is_none() && contain(&on.status, record.status)
     });
     Ending { counts, forgives, stated }.correction(policy, Cost::ONE)
 }

@@ -11,9 +11,14 @@ use crate::support::{Answer, Client, Gateway, Upstream};
 
 /// The limits of docs/how-to/login.md.
 fn login() -> String {
+    documented(1)
+}
+
+/// The limits in this block of docs/how-to/login.md.
+fn documented(block: usize) -> String {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/how-to/login.md");
     let document = std::fs::read_to_string(file).unwrap();
-    let yaml = document.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let yaml = document.split("```yaml\n").nth(block).unwrap().split("```").next().unwrap();
     let lines = yaml.lines().skip(1).filter(|line| !line.trim_start().starts_with("target:"));
     lines.map(|line| format!("{}\n", line.strip_prefix("  ").unwrap())).collect()
 }
@@ -128,6 +133,49 @@ async fn header_shows_the_success() {
             let answer = post(&client, &guess("ann", password)).await;
             assert_eq!(answer.header("x-ratelimit-remaining"), remaining, "{header} {password}");
         }
+    }
+}
+
+/// A service that answers every login with 200, and shows a success in the body.
+async fn telling_service(head: &'static [(&'static str, &'static str)]) -> Upstream {
+    Upstream::answering(move |seen| {
+        let is_right = seen.body.windows(5).any(|part| part == b"right");
+        let told =
+            head.iter().fold(Response::builder(), |told, (name, value)| told.header(*name, *value));
+        let body = serde_json::json!({"ok": is_right, "user": {"ok": true}}).to_string();
+        told.body(Full::from(body).boxed()).unwrap()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn body_shows_the_success() {
+    let upstream = telling_service(&[]).await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), documented(2)));
+    let client = Client::new(gateway.address);
+    let guesses = [("wrong", "4"), ("wrong", "3"), ("right", "2"), ("wrong", "4"), ("wrong", "3")];
+    for (password, remaining) in guesses {
+        let answer = post(&client, &guess("ann", password)).await;
+        let ok = format!("\"ok\":{}", password == "right");
+        let body = std::str::from_utf8(&answer.body).unwrap();
+        assert!(body.contains(&ok), "{body}");
+        // The headers are sent before the body.
+        assert_eq!(answer.header("x-ratelimit-remaining"), remaining, "{password}");
+    }
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(post(&client, &guess("ann", "wrong")).await.status, expected);
+    }
+}
+
+/// The gateway does not decode bodies.
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_success_does_not_forgive() {
+    let upstream = telling_service(&[("content-encoding", "br")]).await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.target(), documented(2)));
+    let client = Client::new(gateway.address);
+    for remaining in ["4", "3", "2"] {
+        let answer = post(&client, &guess("ann", "right")).await;
+        assert_eq!(answer.header("x-ratelimit-remaining"), remaining);
     }
 }
 

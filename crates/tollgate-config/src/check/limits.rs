@@ -116,11 +116,15 @@ fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
         write!(out, "    forgets what the key has used after responses with {statuses}")?;
         match &forgives.header {
             Some((name, Some(value))) => {
-                writeln!(out, " and {name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+                write!(out, " and {name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
             }
-            Some((name, None)) => writeln!(out, " and the header {name}")?,
-            None => writeln!(out)?,
+            Some((name, None)) => write!(out, " and the header {name}")?,
+            None => {}
         }
+        for (name, value) in forgives.body.iter().flatten() {
+            write!(out, " and the body's {name}: {value}")?;
+        }
+        writeln!(out)?;
     }
     if let Some(reserve) = &limit.reserve {
         let actual = match reserve.settle {

@@ -142,7 +142,10 @@ impl Shape {
             Self::Word(words) => one_of(&words.iter().map(|(word, _)| *word).collect::<Vec<_>>()),
             Self::Text(format) => format.what.to_owned(),
             Self::List(of) => format!("a list, each {}", of.what()),
-            Self::Section(section) => format!("a section ({})", keys(section())),
+            Self::Section(section) => match section().fields().next() {
+                Some(_) => format!("a section ({})", keys(section())),
+                None => "a section".to_owned(),
+            },
             Self::Either(shapes) => {
                 let shapes: Vec<_> = shapes.iter().map(Self::what).collect();
                 shapes.join("; or ")

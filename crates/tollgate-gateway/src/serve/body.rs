@@ -86,11 +86,15 @@ impl http_body::Body for Body {
         }
         let mut frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         let trailers = frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut());
-        let is_last = trailers.is_some() || self.body.is_end_stream();
+        let mut is_last = trailers.is_some() || self.body.is_end_stream();
         if let Some(trailers) = trailers.filter(|_| self.hides_cost) {
             trailers.remove(headers::COST);
         }
-        if is_last || !matches!(frame, Some(Ok(_))) {
+        is_last |= !matches!(frame, Some(Ok(_)));
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.sends(frame.as_ref(), is_last);
+        }
+        if is_last {
             self.in_flight = None;
         }
         Poll::Ready(frame)

@@ -32,6 +32,8 @@ pub(crate) struct Limited {
     pub(crate) counts: bool,
     /// Whether successes forgive.
     pub(crate) forgives: bool,
+    /// Whether only the response's body shows a success.
+    pub(crate) by_body: bool,
     /// How long requests queue in the store, in milliseconds.
     pub(crate) max_queue_time: Option<u64>,
 }
@@ -207,8 +209,8 @@ fn limited() -> impl Strategy<Value = Limited> {
     ];
     let units = prop::array::uniform2(1_u64..5);
     let max_queue_time = prop::option::of((1_u64..160).prop_map(|quarters| quarters * QUARTER));
-    (rules, units, 1_u64..12, mode, any::<[bool; 3]>(), max_queue_time).prop_map(
-        |(rule, units, interval, mode, [counts, forgives, is_global], max_queue_time)| {
+    (rules, units, 1_u64..12, mode, any::<[bool; 4]>(), max_queue_time).prop_map(
+        |(rule, units, interval, mode, [counts, forgives, by_body, is_global], max_queue_time)| {
             let mode = if let Rule::Penalty { .. } = rule { mode.of_penalty() } else { mode };
             let interval = interval * STEP;
             let mut limited = Limited {
@@ -220,6 +222,7 @@ fn limited() -> impl Strategy<Value = Limited> {
                 is_global,
                 counts,
                 forgives,
+                by_body,
                 max_queue_time,
             };
             let cannot_queue = matches!(

@@ -89,6 +89,7 @@ fn a_client_takes_half_of_the_places_in_both() {
         is_global: false,
         counts: false,
         forgives: false,
+        by_body: false,
         max_queue_time: None,
     };
     let answers = waits(limited, 4, vec![sent(1); 6]);
@@ -107,6 +108,7 @@ fn permits_pass_to_the_next_request_in_both() {
         is_global: true,
         counts: false,
         forgives: false,
+        by_body: false,
         max_queue_time: None,
     };
     let answers = waits(limited, 9, vec![Sent { duration: 1_100, ..sent(1) }; 5]);
@@ -125,6 +127,7 @@ fn requests_queue_in_the_store_in_both() {
         is_global: true,
         counts: false,
         forgives: false,
+        by_body: false,
         max_queue_time: Some(3_300),
     };
     let waits = waits(limited, 1, vec![sent(100); 8]);

@@ -40,7 +40,9 @@ impl Limited {
         if self.counts {
             limit = limit.count_only(|response| response.status != StatusCode::OK);
         }
-        if self.forgives {
+        if self.forgives && self.by_body {
+            limit = limit.forgive_on_body(|_| true, |body| body == b"right");
+        } else if self.forgives {
             limit = limit.forgive_on(|response| response.status == StatusCode::OK);
         }
         limit.mode(self.mode)
@@ -97,7 +99,8 @@ async fn answer(layer: Served, sent: Sent, at: Instant) -> Decided {
         async {
             sleep(Duration::from_millis(sent.duration)).await;
             let status = if sent.fails { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
-            let mut response = Response::new(Full::<bytes::Bytes>::default());
+            let body = if sent.fails { "wrong" } else { "right" };
+            let mut response = Response::new(Full::<bytes::Bytes>::from(body));
             *response.status_mut() = status;
             Ok::<_, Infallible>(response)
         }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Cost, Policy, Receipt, Store};
 
 use super::receipts::settle;
-use crate::body::InFlight;
+use crate::body::{Hold, InFlight};
 
 /// Renews the permits that a layer's requests hold.
 ///
@@ -82,6 +82,8 @@ struct InFlightGuard<St: Store> {
     shared: Arc<Renewals<St>>,
     request: u64,
 }
+
+impl<St: Store> Hold for InFlightGuard<St> {}
 
 impl<St: Store> Drop for InFlightGuard<St> {
     fn drop(&mut self) {

@@ -26,7 +26,7 @@
 //! | `admit.rs`, `respond.rs` | `Admission`; `OwnResponse` |
 //! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `Http`, `CompiledLimit`, `Tiers`; `Options` |
 //! | `look_ups.rs` | `LookUps`: the look-ups of quotas that a request waits for |
-//! | `reservation.rs`, `settlement.rs`, `tally.rs` | `Reservation`: a handler's access to open charges; corrections by a response |
+//! | `reservation.rs`, `settlement.rs`, `forgiveness.rs`, `tally.rs` | `Reservation`: a handler's access to open charges; corrections by a response and by its body |
 //! | `status.rs` | `Status`: a service that shows a caller's limits |
 //! | `checks.rs` | `LayerError`: why a layer cannot be built |
 
@@ -34,6 +34,7 @@ mod admit;
 mod builder;
 mod checks;
 mod compiled;
+mod forgiveness;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;

@@ -5,6 +5,7 @@ use http::{HeaderMap, Response};
 use tollgate_core::{Micros, Outcome, Source, StoreError};
 use tollgate_engine::{AppliedLimit, Charges, Rejection};
 
+use super::forgiveness;
 use super::settlement;
 use super::state::{Http, LayerState};
 use super::verdicts::Verdicts;
@@ -124,8 +125,11 @@ pub(super) fn finish<St, B>(
             exceeds = follow_up.exceeds;
             if let Some(open) = &follow_up.open {
                 settlement::by_response(http, open, response, charges);
+                let permits = follow_up.in_flight;
+                in_flight = forgiveness::by_body(http, open, response, charges, permits);
+            } else {
+                in_flight = follow_up.in_flight;
             }
-            in_flight = follow_up.in_flight;
         }
         if http.options.headers.any() {
             let (at, shown) = (charges.decided_at(), shown(http, charges, in_headers));

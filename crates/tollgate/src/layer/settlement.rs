@@ -21,7 +21,10 @@ pub(super) fn by_response<B>(
         let (limit, settling) = (http.limit(applied), &http.limit(applied).settling);
         let ending = Ending {
             counts: settling.counts.as_ref().map(|counts| counts(&head)),
-            forgives: settling.forgives.as_ref().is_some_and(|forgives| forgives(&head)),
+            forgives: settling
+                .forgives
+                .as_ref()
+                .is_some_and(|it| it.body.is_none() && (it.head)(&head)),
             stated: settling.reserve.as_ref().and_then(|reserve| reserve.stated(head.headers)),
         };
         open.settle(|charge| {

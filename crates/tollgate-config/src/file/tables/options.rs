@@ -1,10 +1,16 @@
 //! Policy options besides the quota.
 
+use serde_json::Value;
+
 use super::value_types::{AtOnce, Megabytes, Units};
 use super::window::Window;
 use crate::file::format;
 use crate::plan::SettleBy;
-use crate::yaml::typed::{OneOrMore, Time, Values, Whole, section, words};
+use crate::yaml::problem::Checked;
+use crate::yaml::spec::Shape;
+use crate::yaml::typed::{
+    Input, JsonScalar, Named, OneOrMore, Time, ValueType, Values, Whole, all, section, words,
+};
 
 section! {
     /// An additional quota of the same policy.
@@ -36,13 +42,24 @@ section! {
         required status: Values<OneOrMore<format::Status>>,
     }
 
-    /// The responses that forgive. Requests that still run are forgiven, too.
+    /// The responses that forgive, if all these conditions hold. Requests that still run are
+    /// forgiven, too.
     #[derive(PartialEq, Eq)]
     values ForgiveOn = "forgiveOn" {
         /// The statuses that forgive: `200`, `2xx`, or a list.
         required status: Values<OneOrMore<format::Status>>,
         /// A header that the response must have, too: `X-Login` with any value, or `X-Login: ok`.
         optional header: format::ResponseHeader,
+        /// Fields that the JSON object in the response's body must have, too: `{ok: true}`. The gateway
+        /// reads the body while the client gets it, and forgives at its end. A body that is longer
+        /// than 16 KiB, compressed or incomplete does not forgive.
+        optional body: BodyFields,
+    }
+
+    /// Fields of a JSON object and their values.
+    keys FieldValues = "forgiveOn.body" {
+        /// The field's value, such as `true`, `0` or `ok`. Values in quotes are texts.
+        others fields: Named<format::Text, JsonScalar>,
     }
 
     /// An estimated cost that is settled after the response. Units above the actual cost are
@@ -114,6 +131,24 @@ section! {
         /// with the part of its body that is read before forwarding: its `Content-Length` up to 1
         /// MiB, or 1 MiB if the length is unknown.
         default bytes as "megabytes": Megabytes<1, 1_000_000> = "64",
+    }
+}
+
+/// The fields with their values.
+pub(crate) struct BodyFields;
+
+impl ValueType for BodyFields {
+    type Value = Vec<(String, Value)>;
+    const SHAPE: Shape = FieldValues::SHAPE;
+
+    fn read(input: Input<'_>) -> Checked<Self::Value> {
+        let FieldValues { info, fields } = *FieldValues::read(input)?;
+        if fields.all.is_empty() {
+            return Err(info
+                .location
+                .error("no field is named", "write a field, such as `ok: true`"));
+        }
+        all(fields.all, |(name, item)| Ok((name, item.value?)))
     }
 }
 

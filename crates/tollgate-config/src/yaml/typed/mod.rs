@@ -23,8 +23,8 @@ pub(crate) use self::input::Input;
 pub(crate) use self::location::{Key, Location, SectionInfo, Setting};
 pub(crate) use self::section::{Item, Named, SectionInput, all, defaults, values};
 pub(crate) use self::value_types::{
-    AnySection, Either, Flag, Hidden, List, OneOrMore, Seconds, Short, Shorthand, Time, Values,
-    Whole, Written, bounded_duration, unknown_word,
+    AnySection, Either, Flag, Hidden, JsonScalar, List, OneOrMore, Seconds, Short, Shorthand, Time,
+    Values, Whole, Written, bounded_duration, unknown_word,
 };
 
 pub(crate) trait ValueType {

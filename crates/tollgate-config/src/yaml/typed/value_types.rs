@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::{Input, Item, ValueType};
 use crate::yaml::problem::{Checked, Reported};
-use crate::yaml::spec::{Section, Shape, nearest, one_of};
+use crate::yaml::spec::{Format, Section, Shape, nearest, one_of};
 use crate::yaml::tree::{Node, Scalar, Value};
 
 pub(crate) struct Flag;
@@ -282,17 +282,39 @@ impl ValueType for AnySection {
     }
 }
 
+/// A text, a number, `true` or `false`.
+pub(crate) struct JsonScalar;
+
+impl ValueType for JsonScalar {
+    type Value = Json;
+    const SHAPE: Shape = Shape::Text(Format {
+        what: "a text, a number, true or false",
+        pattern: None,
+        check: |_| Ok(()),
+    });
+
+    fn read(input: Input<'_>) -> Checked<Json> {
+        input.scalar(&Self::SHAPE, |scalar| Ok(json_scalar(scalar)))
+    }
+}
+
 fn json(node: &Node) -> Json {
     match &node.value {
         Value::List(nodes) => nodes.iter().map(|node| json(node)).collect(),
         Value::Map(pairs) => {
             pairs.iter().map(|pair| (pair.key.clone(), json(&pair.node))).collect()
         }
+        Value::Scalar(scalar) => json_scalar(scalar),
+    }
+}
+
+fn json_scalar(scalar: &Scalar) -> Json {
+    match scalar {
         // The other plain scalars of JSON have the same meaning in YAML.
-        Value::Scalar(Scalar { text, plain: true, .. }) => {
+        Scalar { text, plain: true, .. } => {
             serde_json::from_str(text).unwrap_or_else(|_| text.clone().into())
         }
-        Value::Scalar(Scalar { text, .. }) => text.clone().into(),
+        Scalar { text, .. } => text.clone().into(),
     }
 }
 

@@ -5,6 +5,7 @@ mod costs;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method};
+use serde_json::json;
 use tollgate::headers::HeaderOptions;
 use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, Cost, LeakyMode, Refill};
@@ -205,7 +206,7 @@ fn excess_and_reserve_are_read() {
        countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
     - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
     - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000},
-       forgiveOn: {status: [204, 3xx], header: 'X-Login: ok'}}
+       forgiveOn: {status: [204, 3xx], header: 'X-Login: ok', body: {ok: true, code: 0, text: 'true', word: true it is}}}
     - {identifier: d, path: /d, limit: 9, windowSeconds: 60, excess: annotate}
 ",
     );
@@ -218,7 +219,14 @@ fn excess_and_reserve_are_read() {
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
     let header = (HeaderName::from_static("x-login"), Some(HeaderValue::from_static("ok")));
     let status = vec![Statuses::One(204), Statuses::Class(3)];
-    let forgives = ForgiveOn { status, header: Some(header) };
+    let body = [
+        ("ok", json!(true)),
+        ("code", json!(0)),
+        ("text", json!("true")),
+        ("word", json!("true it is")),
+    ];
+    let body = Some(body.map(|(name, value)| (name.to_owned(), value)).into());
+    let forgives = ForgiveOn { status, header: Some(header), body };
     assert_eq!((&a.forgives, &c.forgives), (&None, &Some(forgives)));
     // `reserve.units` replaces `costs`.
     assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));

@@ -1,17 +1,14 @@
 //! A field of a request's body, such as the account of a login.
 
-use std::fmt;
-
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use tollgate::key::{
     KeyError, KeyFromFn, KeySource, RequestHead, Subject, SubjectName, try_from_fn,
 };
 
-use super::values;
+use super::{json_object, values};
 
 /// A body that was read before the decision, in the extensions that key sources see. `None` if it is
 /// too long.
@@ -157,40 +154,14 @@ fn folded(text: &str) -> String {
 
 /// All values of the field in a JSON object; `None` for a value that is neither text nor integer.
 fn in_json(body: &str, name: &str) -> Result<Vec<Option<String>>, serde_json::Error> {
-    let mut json = serde_json::Deserializer::from_str(body);
-    let values = json.deserialize_map(Fields { name })?;
-    json.end()?;
-    Ok(values)
-}
-
-struct Fields<'n> {
-    /// Its [`spelling`].
-    name: &'n str,
-}
-
-impl<'de> Visitor<'de> for Fields<'_> {
-    type Value = Vec<Option<String>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut values = Vec::new();
-        while let Some(key) = map.next_key::<String>()? {
-            if spelling(&key) != self.name {
-                map.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            values.push(match map.next_value::<Value>()? {
-                Value::String(text) => Some(text),
-                // Services may round other numbers.
-                Value::Number(number) if !number.is_f64() => Some(number.to_string()),
-                _ => None,
-            });
-        }
-        Ok(values)
-    }
+    let values = json_object::values(body, |key| spelling(key) == name)?;
+    let known = values.into_iter().map(|value| match value {
+        Value::String(text) => Some(text),
+        // Services may round other numbers.
+        Value::Number(number) if !number.is_f64() => Some(number.to_string()),
+        _ => None,
+    });
+    Ok(known.collect())
 }
 
 #[cfg(test)]

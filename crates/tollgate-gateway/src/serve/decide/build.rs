@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderName, StatusCode};
 use tollgate::headers;
 use tollgate::key::{ClientIp, KeySource, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
@@ -13,14 +13,15 @@ use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 use tollgate_config::files;
 use tollgate_config::plan::{
-    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, ForgiveOn, GroupSource, IdentitySource,
-    LimitPlan, LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses,
-    TenantShare, ValuePlan, Whose, is_grpc,
+    ApiKeyHeader, ApiKeysPlan, ApiPlan, ChargePlan, GroupSource, IdentitySource, LimitPlan,
+    LlmPlan, Parameter, Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, TenantShare,
+    ValuePlan, Whose, is_grpc,
 };
 
 use super::client_identity::{ClientIdentity, Identity};
 use super::denials::Denials;
 use super::facts::{Facts, Found};
+use super::forgiveness::forgiving;
 use super::key_sources;
 use super::llm::LlmDenials;
 use super::settled::Prices;
@@ -324,21 +325,6 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
     }
 }
 
-/// Forgives what the key has used after such responses of an upstream, if there are any.
-fn forgiving(limit: Limit, on: Option<&ForgiveOn>) -> Limit {
-    let Some(ForgiveOn { status, header }) = on.cloned() else { return limit };
-    let has_header = move |headers: &HeaderMap| match &header {
-        None => true,
-        Some((name, None)) => headers.contains_key(name),
-        Some((name, Some(value))) => headers.get_all(name).iter().any(|it| it == value),
-    };
-    limit.forgive_on(move |response| {
-        AnsweredBy::of(response.extensions).is_none()
-            && contain(&status, response.status)
-            && has_header(response.headers)
-    })
-}
-
 /// Counts only responses with these statuses, if there is a list. A request with an unknown outcome
 /// also counts.
 fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
@@ -349,7 +335,7 @@ fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
     })
 }
 
-fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
+pub(super) fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
     statuses.iter().any(|it| it.contain(status))
 }
 

@@ -2,5 +2,6 @@
 
 mod cost_header;
 mod counting;
+mod forgiving;
 mod reserving;
 mod tallies;

@@ -1,6 +1,6 @@
 //! The JSON bodies of responses. A test compares the members with `docs/admin-api.md`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -23,6 +23,8 @@ pub(super) struct Status {
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
     pub(super) policy: String,
+    /// The policy whose level this is, if it is also in the list.
+    pub(super) level_of: Option<String>,
     pub(super) algorithm: &'static str,
     #[serde(flatten)]
     quota: QuotaStatus,
@@ -38,6 +40,17 @@ pub(super) struct PolicyStatus {
     pause: Option<PauseStatus>,
     service: Option<ServiceStatus>,
     tiers: Vec<TierStatus>,
+}
+
+impl Status {
+    pub(super) fn new(mut policies: Vec<PolicyStatus>, stores: Vec<StoreStatus>) -> Self {
+        let names: BTreeSet<_> = policies.iter().map(|status| status.policy.clone()).collect();
+        for status in &mut policies {
+            let base = Policy::base_of_level(&status.policy).filter(|base| names.contains(*base));
+            status.level_of = base.map(ToOwned::to_owned);
+        }
+        Self { policies, stores }
+    }
 }
 
 impl PolicyStatus {
@@ -131,6 +144,7 @@ impl PolicyStatus {
         let on_store_error = policy.on_store_error().unwrap_or_default();
         Self {
             policy: policy.name().to_owned(),
+            level_of: None,
             algorithm: policy.kind().name(),
             quota: QuotaStatus::of(policy, now),
             store,

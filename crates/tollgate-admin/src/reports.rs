@@ -60,7 +60,7 @@ pub(super) async fn status(state: &State) -> Status {
             shown.push(PolicyRow { policy: limit.policy().clone(), status, counters });
         }
     }
-    Status { policies: shown.into_iter().map(|shown| shown.status).collect(), stores }
+    Status::new(shown.into_iter().map(|shown| shown.status).collect(), stores)
 }
 
 fn now() -> Timestamp {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tollgate_core::{Micros, Timestamp};
+use tollgate_core::{Micros, Policy, Timestamp};
 
 use crate::instant::Instant;
 
@@ -51,6 +51,36 @@ impl Report {
     #[must_use]
     pub const fn is_exact(&self) -> bool {
         self.overflowed == 0 && self.cut_short == 0
+    }
+
+    /// Returns the policies by name, each followed by its levels, with the depth in this tree.
+    #[must_use]
+    pub fn policy_tree(&self) -> Vec<(usize, &str, &PolicyReport)> {
+        let mut tree = Vec::with_capacity(self.policies.len());
+        self.add_levels(None, 0, &mut tree);
+        tree
+    }
+
+    fn add_levels<'a>(
+        &'a self,
+        base: Option<&str>,
+        depth: usize,
+        tree: &mut Vec<(usize, &'a str, &'a PolicyReport)>,
+    ) {
+        for (name, policy) in self.policies.iter().filter(|(_, it)| it.level_of.as_deref() == base)
+        {
+            tree.push((depth, name, policy));
+            self.add_levels(Some(name), depth + 1, tree);
+        }
+    }
+
+    /// Finds the policies that are levels of other policies in this report.
+    pub(crate) fn find_levels(&mut self) {
+        let names: Vec<_> = self.policies.keys().cloned().collect();
+        for (name, policy) in &mut self.policies {
+            let base = Policy::base_of_level(name).map(ToOwned::to_owned);
+            policy.level_of = base.filter(|base| names.binary_search(base).is_ok());
+        }
     }
 }
 
@@ -117,6 +147,8 @@ pub struct PolicyReport {
     pub extra: u64,
     /// Whether the policy is in shadow mode or a soft limit, so it never denies requests.
     pub shadow: bool,
+    /// The policy whose level this is: `client` for `client/team`.
+    pub level_of: Option<String>,
 }
 
 /// Requests that waited.

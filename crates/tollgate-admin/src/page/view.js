@@ -52,7 +52,7 @@ export function showPolicies(replicas) {
   for (const { replica, status } of policiesOf(replicas)) {
     const { policy, limit, window, calendar, algorithm, enforced, capacity } = status;
     const key = JSON.stringify([policy, limit, calendar?.name ?? window, algorithm, enforced, capacity]);
-    if (!groups.has(key)) groups.set(key, { key, policy: status, quotas: [], allowed: 0, denied: 0, waiting: 0 });
+    if (!groups.has(key)) groups.set(key, { key, policy: status, quotas: [], levels: [], allowed: 0, denied: 0, waiting: 0 });
     const group = groups.get(key);
     group.waiting += status.waiting;
     if ((status.pause?.left ?? 0) > (group.pause?.left ?? 0)) group.pause = status.pause;
@@ -72,18 +72,28 @@ export function showPolicies(replicas) {
     const name = shared ? "" : replica.name;
     group.quotas.push({ shared, name, remaining: status.remaining, after: status.reset_after, capacity });
   }
-  keyed(document.getElementById("policies"), [...groups.values()], (group) => group.key, policyCard, updatePolicy);
+  // A level is in the card of its base, whose levels may have levels, too.
+  const all = [...groups.values()];
+  const baseOf = ({ policy }) => all.find((group) => group.policy.policy === policy.level_of);
+  for (const group of all) baseOf(group)?.levels.push(group);
+  showCards(document.getElementById("policies"), all.filter((group) => !baseOf(group)), 3);
 }
 
-function policyCard() {
+function showCards(list, groups, depth) {
+  keyed(list, groups, (group) => group.key, () => policyCard(depth), (card, group) => updatePolicy(card, group, depth));
+}
+
+function policyCard(depth) {
   const quotas = element("div", { class: "quotas" });
   const quiet = () => element("p", { class: "quiet" });
-  const parts = [element("h3", {}), quiet(), quotas, element("p", { class: "quiet sums" }), quiet()];
-  return element("li", { class: "card policy" }, ...parts);
+  const parts = [element(`h${Math.min(depth, 6)}`, {}), quiet(), quotas, element("p", { class: "quiet sums" }), quiet()];
+  return element("li", { class: "card policy" }, ...parts, element("ul", { class: "levels" }));
 }
 
-function updatePolicy(card, { policy, quotas, allowed, denied, waiting, pause, service }) {
-  const [title, about, bars, sums, told] = card.children;
+function updatePolicy(card, { policy, quotas, levels, allowed, denied, waiting, pause, service }, depth) {
+  const [title, about, bars, sums, told, below] = card.children;
+  below.hidden = levels.length === 0;
+  showCards(below, levels, depth + 1);
   write(title, policy.policy);
   const shadow = policy.enforced ? "" : ", shadow";
   const key = policy.global ? "" : "per key: ";

@@ -122,9 +122,9 @@ fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
     if !report.policies.is_empty() {
         writeln!(out, "\n{}", Heading("policy"))?;
     }
-    for (name, policy) in &report.policies {
-        let shadow = if policy.shadow { " (not enforced)" } else { "" };
-        write_totals(out, &format!("{name}{shadow}"), &policy.totals)?;
+    for (depth, name, policy) in report.policy_tree() {
+        let (shadow, indent) = (if policy.shadow { " (not enforced)" } else { "" }, 2 * depth);
+        write_totals(out, &format!("{:indent$}{name}{shadow}", ""), &policy.totals)?;
         let waits = policy.waits.requests;
         if let Some(mean) = policy.waits.total_micros.checked_div(waits) {
             #[expect(clippy::cast_precision_loss, reason = "shown to the millisecond")]

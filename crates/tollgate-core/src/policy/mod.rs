@@ -273,6 +273,12 @@ impl Policy {
         &self.0.name
     }
 
+    /// Returns the base of a level's policy name: `client` for `client/team`. Other names may contain
+    /// a slash, too, so check whether there is a policy with the returned name.
+    pub fn base_of_level(name: &str) -> Option<&str> {
+        name.rsplit_once('/').map(|(base, _level)| base)
+    }
+
     /// Returns a hash of the name, computed when the policy is built. It spares a store with many
     /// policies from comparing names.
     pub fn name_hash(&self) -> u64 {

@@ -248,7 +248,8 @@ impl Tallies {
             let PolicyTally { tally, waits, returned, extra, is_shadow } = policy;
             let (returned, extra) = (*returned, *extra);
             let (totals, waits, shadow) = (tally.totals(), *waits, *is_shadow);
-            (name.to_string(), PolicyReport { totals, waits, returned, extra, shadow })
+            let level_of = None;
+            (name.to_string(), PolicyReport { totals, waits, returned, extra, shadow, level_of })
         };
         let route = |(name, tally): &(Box<str>, Tally)| (name.to_string(), tally.totals());
         let mut report = Report {
@@ -263,6 +264,7 @@ impl Tallies {
             cut_short,
             ..Report::default()
         };
+        report.find_levels();
         self.clients.report(&mut report);
         report
     }

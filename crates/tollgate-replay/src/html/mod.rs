@@ -54,6 +54,7 @@ fn write(out: &mut String, title: &str, report: &Report, limits: &[ClientLimit])
         out.push_str("<p>The numbers are not exact, because the replay ran out of memory.</p>\n");
     }
     denied_clients(out, report)?;
+    policies(out, report)?;
     out.push_str("<div class=\"charts\">\n");
     over_time(out, report)?;
     chart(
@@ -162,6 +163,33 @@ fn denied_clients(out: &mut String, report: &Report) -> fmt::Result {
             "<tr><td>{name}</td><td>{policy}</td><td>{denied} of {requests}</td>\
              <td>{first}</td><td>{last}</td></tr>"
         )?;
+    }
+    out.write_str("</tbody>\n</table>\n</div>\n</section>\n")
+}
+
+/// Lists all policies as a tree.
+fn policies(out: &mut String, report: &Report) -> fmt::Result {
+    if report.policies.is_empty() {
+        return Ok(());
+    }
+    out.write_str(
+        "<section>\n<h2>Policies</h2>\n<div class=\"rows\" tabindex=\"0\">\n<table>\n<thead><tr>\
+         <th>Policy</th><th>Denied</th><th>Worst minute (UTC)</th></tr></thead>\n<tbody class=\"tree\">\n",
+    )?;
+    for (depth, name, policy) in report.policy_tree() {
+        let Counts { requests, denied, .. } = policy.totals.counts;
+        let (name, shadow) = (Escaped(name), if policy.shadow { " (not enforced)" } else { "" });
+        let indent = 2 * depth;
+        write!(
+            out,
+            "<tr><td style=\"padding-left: {indent}em\">{name}{shadow}</td>\
+             <td>{denied} of {requests}</td><td>"
+        )?;
+        if let Some(minute) = policy.totals.worst_minute {
+            let at = minute.at.in_utc().strftime("%Y-%m-%d %H:%M");
+            write!(out, "{at}: {} of {}", minute.denied, minute.requests)?;
+        }
+        out.write_str("</td></tr>\n")?;
     }
     out.write_str("</tbody>\n</table>\n</div>\n</section>\n")
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::browser::Tab;
+use super::browser::{TOO_WIDE, Tab};
 use super::support::{Stage, TOKEN};
 use crate::{demo, gateway};
 use tollgate_test_servers::http::Client;
@@ -142,5 +142,47 @@ async fn gateway_page_has_no_buttons() {
     // With several policies, the chart shows the selected policy.
     assert!(!tab.value::<bool>("document.querySelector('#choice').hidden"));
     assert!(tab.value::<bool>("document.querySelector('#sending').hidden"));
+    assert_eq!(tab.complaints(), [""; 0]);
+}
+
+/// A level's card is in its base's card. A name with a slash alone makes no level.
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_are_a_tree() {
+    let (target, folder) = demo::start(&[]);
+    let lines = format!(
+        "  target: http://{}\n  \
+         strategy: sliding_window_log\n  \
+         levels: {{team: {{key: header, name: X-Team, trustedProxies: [127.0.0.1]}}, all: everyone}}\n  \
+         global: {{limit: 10, windowSeconds: 60}}\n  \
+         client: {{limit: 5, windowSeconds: 60, levels: {{team: {{limit: 6, windowSeconds: 60}}, \
+         all: {{limit: 8, windowSeconds: 60}}}}}}\n  \
+         apis: [{{identifier: other/team, path: /other, limit: 9, windowSeconds: 60}}]\n",
+        target.address()
+    );
+    let process = gateway::start(&lines, folder.path());
+    let admin = gateway::address(&process, "admin");
+    let tab = Tab::open(&format!("http://{admin}"), folder.path());
+    tab.shows("#policies", "client/team");
+    let tree = "(function of(list) { return [...list.children].map((card) =>
+        [card.firstChild.localName, card.firstChild.innerText, of(card.lastChild)]); })
+        (document.querySelector('#policies'))";
+    let (none, level) = (serde_json::json!([]), |name| serde_json::json!(["h4", name, []]));
+    let expected = serde_json::json!([
+        ["h3", "global", none],
+        ["h3", "client", [level("client/team"), level("client/all")]],
+        ["h3", "other/team", none],
+        ["h3", "cors/preflights", none],
+    ]);
+    assert_eq!(tab.value::<serde_json::Value>(tree), expected);
+    let client = Client::new(gateway::address(&process, "listening"));
+    for _ in 0..5 {
+        client.get("/items").await;
+    }
+    tab.shows("#policies .levels:not([hidden])", "5 allowed, 0 denied");
+    for width in [320, 1_400] {
+        tab.look(width, 800, "light");
+        tab.until(&format!("innerWidth === {width}"));
+        assert_eq!(tab.value::<Vec<String>>(TOO_WIDE), [""; 0], "{width}");
+    }
     assert_eq!(tab.complaints(), [""; 0]);
 }

@@ -21,6 +21,8 @@ fn report() -> Report {
     let policies = [
         Policy::token_bucket("client", Quota::per_minute(6)).unwrap(),
         Policy::sliding_window_log("client-day", Quota::per_day(300)).unwrap(),
+        // Its chart is the same as the client's.
+        Policy::token_bucket("client/team", Quota::per_minute(6)).unwrap(),
     ];
     let limits = Arc::new(Limits::new(policies.map(Limit::new)));
     let mut random = fastrand::Rng::with_seed(7);
@@ -59,6 +61,7 @@ fn report_is_readable_on_every_screen() {
         tab.value("[...document.querySelectorAll('h2')].map(it => it.innerText)");
     let expected = [
         "Denied clients",
+        "Policies",
         "Requests over time",
         "Policy client-day: ",
         "Policy client: ",
@@ -69,6 +72,12 @@ fn report_is_readable_on_every_screen() {
     for (heading, part) in headings.iter().zip(expected) {
         assert!(heading.starts_with(part), "{heading}");
     }
+    // A level follows its base, and is indented.
+    let rows = "[...document.querySelectorAll('.tree td:first-child')].map((cell) =>
+        [cell.innerText, parseFloat(getComputedStyle(cell).paddingLeft) > 20])";
+    let rows: Vec<(String, bool)> = tab.value(rows);
+    let rows: Vec<_> = rows.iter().map(|(name, indented)| (&**name, *indented)).collect();
+    assert_eq!(rows, [("client", false), ("client/team", true), ("client-day", false)]);
     // The first row names the most denied client and its policy.
     tab.shows("tbody tr", "203.0.113.0\tclient");
     let drawings: Vec<String> =
@@ -102,6 +111,8 @@ fn report_is_readable_on_every_screen() {
     assert_eq!(tab.complaints(), [""; 0]);
     tab.look(1_120, 800, "light");
     // The picture shows the first rows.
-    tab.run("for (const row of [...document.querySelectorAll('tbody tr')].slice(5)) row.remove()");
+    tab.run(
+        "for (const row of [...document.querySelector('tbody').children].slice(5)) row.remove()",
+    );
     bless("replay.png", &tab.picture());
 }

@@ -47,6 +47,31 @@ fn annotating_limits_do_not_deny() {
     assert!(words.contains("client (not enforced)"), "{words}");
 }
 
+/// A level follows its base, also if another name sorts between them.
+#[test]
+fn levels_are_a_tree() {
+    let log: String = (0..3).map(|second| line(second, "203.0.113.7", "/")).collect();
+    let folder = Folder::new(&log);
+    let levels = "rateLimiter:
+  target: http://localhost:1
+  strategy: sliding_window_log
+  levels: {everyone: everyone}
+  client: {limit: 2, windowSeconds: 60, levels: {everyone: {limit: 9, windowSeconds: 60}}}
+  apis: [{identifier: client-api, path: /, limit: 8, windowSeconds: 60}]
+";
+    folder.write("limits.yaml", levels);
+    let report = folder.json(&[]);
+    assert_eq!(report["policies"]["client/everyone"]["level_of"], "client");
+    assert_eq!(report["policies"]["client"]["level_of"], Value::Null);
+    let output = folder.tollgate(&["replay", "limits.yaml", "access.log", "--html", "report.html"]);
+    let words = String::from_utf8(output.stdout).unwrap();
+    let at = |part: &str| words.find(part).unwrap_or_else(|| panic!("{part}: {words}"));
+    let parts = ["\nclient  ", "\n  client/everyone  ", "\nclient-api  "].map(at);
+    assert!(parts.is_sorted(), "{words}");
+    let page = fs::read_to_string(folder.0.path().join("report.html")).unwrap();
+    assert!(page.contains("<td style=\"padding-left: 2em\">client/everyone</td>"), "{page}");
+}
+
 /// The price is 1 for input, a tenth for cached input, and 4 for output.
 #[test]
 fn model_budgets_are_charged_the_logged_tokens() {

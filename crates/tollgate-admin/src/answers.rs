@@ -23,7 +23,6 @@ pub(super) struct Status {
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
     pub(super) policy: String,
-    /// The policy whose level this is, if it is also in the list.
     pub(super) level_of: Option<String>,
     pub(super) algorithm: &'static str,
     #[serde(flatten)]
@@ -46,8 +45,7 @@ impl Status {
     pub(super) fn new(mut policies: Vec<PolicyStatus>, stores: Vec<StoreStatus>) -> Self {
         let names: BTreeSet<_> = policies.iter().map(|status| status.policy.clone()).collect();
         for status in &mut policies {
-            let base = Policy::base_of_level(&status.policy).filter(|base| names.contains(*base));
-            status.level_of = base.map(ToOwned::to_owned);
+            status.level_of = level_of(&status.policy, &names);
         }
         Self { policies, stores }
     }
@@ -228,7 +226,9 @@ pub(super) struct SubjectStatus {
     remaining: Option<u64>,
     reset_after: Option<f64>,
     source: &'static str,
-    blocked: bool,
+    pub(super) blocked: bool,
+    /// Of the block too.
+    pub(super) override_ends_after: Option<f64>,
 }
 
 impl SubjectStatus {
@@ -236,7 +236,6 @@ impl SubjectStatus {
         limit: &Limit,
         tier: Option<&Tier>,
         decision: Option<Decision>,
-        blocked: bool,
         source: Source,
     ) -> Self {
         Self {
@@ -246,7 +245,8 @@ impl SubjectStatus {
             remaining: decision.map(|decision| decision.remaining),
             reset_after: decision.map(|decision| seconds(decision.reset_after)),
             source: name(source),
-            blocked,
+            blocked: false,
+            override_ends_after: None,
         }
     }
 }
@@ -254,7 +254,30 @@ impl SubjectStatus {
 /// `GET /subjects/{subject}`.
 #[derive(Debug, Serialize)]
 pub(super) struct SubjectPolicies {
-    pub(super) policies: Vec<SubjectStatus>,
+    pub(super) policies: Vec<SubjectPolicy>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct SubjectPolicy {
+    #[serde(flatten)]
+    status: SubjectStatus,
+    level_of: Option<String>,
+}
+
+impl SubjectPolicies {
+    pub(super) fn new(policies: Vec<SubjectStatus>) -> Self {
+        let names: BTreeSet<_> = policies.iter().map(|status| status.policy.clone()).collect();
+        let of = |status: SubjectStatus| SubjectPolicy {
+            level_of: level_of(&status.policy, &names),
+            status,
+        };
+        Self { policies: policies.into_iter().map(of).collect() }
+    }
+}
+
+/// The policy whose level this is, if it is also in the list.
+fn level_of(policy: &str, names: &BTreeSet<String>) -> Option<String> {
+    Policy::base_of_level(policy).filter(|base| names.contains(*base)).map(ToOwned::to_owned)
 }
 
 /// The body of `POST /status/{policy}/{subject}`.
@@ -305,7 +328,7 @@ pub(super) struct TopSubject {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a microsecond is lost after 285 years")]
-fn seconds(span: Micros) -> f64 {
+pub(super) fn seconds(span: Micros) -> f64 {
     span.get() as f64 / 1e6
 }
 

@@ -8,7 +8,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 pub(super) const SETTINGS: &str = "/page/settings.json";
 
-pub(super) const FILES: [(&str, &str, &str); 10] = [
+pub(super) const FILES: [(&str, &str, &str); 11] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/page/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/page/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
@@ -17,6 +17,7 @@ pub(super) const FILES: [(&str, &str, &str); 10] = [
     ("/page/replica.js", SCRIPT, include_str!("page/replica.js")),
     ("/page/chart.js", SCRIPT, include_str!("page/chart.js")),
     ("/page/view.js", SCRIPT, include_str!("page/view.js")),
+    ("/page/client.js", SCRIPT, include_str!("page/client.js")),
     ("/page/overrides.js", SCRIPT, include_str!("page/overrides.js")),
     ("/page/send.js", SCRIPT, include_str!("page/send.js")),
 ];

@@ -35,5 +35,5 @@ pub(super) async fn read(
         let detail = "No policy has subjects of this kind. /status lists all policies.";
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     }
-    json(&SubjectPolicies { policies })
+    json(&SubjectPolicies::new(policies))
 }

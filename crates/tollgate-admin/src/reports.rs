@@ -10,7 +10,9 @@ use tollgate::store::{Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate::tier::Tier;
 use tollgate::{Limit, Policy};
 
-use super::answers::{PolicyStatus, Status, StoreStatus, SubjectStatus, TopOfPolicy, TopSubject};
+use super::answers::{
+    PolicyStatus, Status, StoreStatus, SubjectStatus, TopOfPolicy, TopSubject, seconds,
+};
 use super::problem::Problem;
 use super::state::State;
 
@@ -137,9 +139,11 @@ pub(super) async fn subject(
     // A tier without a quota here has no effect.
     let tier = tier.filter(|tier| has_tier(limit, tier));
     let (decision, verdict) = peek(layer, limit, tier, key).await?;
-    let is_blocked = layer.blocked_for(limit, key).is_some();
     let decision = (!is_unlimited).then_some(decision);
-    Ok(SubjectStatus::new(limit, tier, decision, is_blocked, verdict.source()))
+    let mut status = SubjectStatus::new(limit, tier, decision, verdict.source());
+    status.blocked = layer.blocked_for(limit, key).is_some();
+    status.override_ends_after = layer.overridden_for(limit, key).map(seconds);
+    Ok(status)
 }
 
 /// Whether the limit has its own quota for this tier.

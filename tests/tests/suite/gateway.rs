@@ -8,13 +8,17 @@ use std::time::Duration;
 use tollgate_test_servers::Process;
 use tollgate_test_servers::until;
 
-/// Starts the gateway with these lines under `rateLimiter`, and waits until it listens.
+use crate::whole::support::TOKEN;
+
+/// Starts the gateway with these lines under `rateLimiter` and with the token [`TOKEN`], and waits
+/// until it listens.
 pub(crate) fn start(lines: &str, folder: &Path) -> Process {
     let config = format!("rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n{lines}");
     fs::write(folder.join("gateway.yaml"), config).unwrap();
     let args = ["serve", "--config", "gateway.yaml"];
     let program = env!("CARGO_BIN_EXE_gateway");
-    let process = Process::start("gateway", program, args, &[], folder).unwrap();
+    let token = ("TOLLGATE_ADMIN_TOKEN".to_owned(), TOKEN.to_owned());
+    let process = Process::start("gateway", program, args, &[token], folder).unwrap();
     until("the gateway listens", Duration::from_secs(20), || {
         process.output().contains("admin ").then_some(())
     });

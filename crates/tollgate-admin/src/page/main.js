@@ -1,6 +1,7 @@
 // The entry point: reads a stream from each replica and updates the page every second.
 
 import { drawRates } from "./chart.js";
+import { prepareClient } from "./client.js";
 import { showOverrides } from "./overrides.js";
 import { Replica } from "./replica.js";
 import { prepareSending } from "./send.js";
@@ -22,6 +23,7 @@ async function begin() {
   }
   if (settings.target) prepareSending(settings.target);
   prepareToken();
+  prepareClient(() => sessionStorage.getItem(TOKEN));
   at("policy").addEventListener("change", show);
   new ResizeObserver(soon).observe(at("chart"));
   watchAll();
@@ -111,6 +113,7 @@ function showToken(all) {
   for (const id of ["token", "use"]) at(id).hidden = given;
   document.querySelector("label[for=token]").hidden = given;
   at("forget").hidden = !given;
+  at("one").hidden = !given || own.state.refused;
   let words = "Enter the admin token to see which clients are denied or overridden.";
   if (given) words = refused.length > 0 ? `${refused.join(", ")} rejected the token.` : "";
   if (at("token-words").textContent !== words) at("token-words").textContent = words;

@@ -74,10 +74,15 @@ impl LayerHandle {
 
     /// Returns for how long an operator still blocks `key` under a limit.
     pub fn blocked_for(&self, limit: &Limit, key: &Key) -> Option<Micros> {
+        let is_block =
+            self.override_of(limit, key).is_some_and(|it| it.change == OverrideChange::Block);
+        if is_block { self.overridden_for(limit, key) } else { None }
+    }
+
+    /// Returns for how long an operator still blocks `key`, or gives it another quota.
+    pub fn overridden_for(&self, limit: &Limit, key: &Key) -> Option<Micros> {
         let found = self.override_of(limit, key)?;
-        let is_block = found.change == OverrideChange::Block;
-        let now = self.overrides()?.now();
-        is_block.then(|| found.until.since(now))
+        Some(found.until.since(self.overrides()?.now()))
     }
 
     /// Returns whether a limit does not apply to `key` now: it has no override, and is unlimited by

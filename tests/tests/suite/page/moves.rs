@@ -145,6 +145,67 @@ async fn gateway_page_has_no_buttons() {
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
+/// With the keyboard alone, at the width of a phone.
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_finds_and_blocks_a_client() {
+    let (target, folder) = demo::start(&[]);
+    let lines = format!(
+        "  target: http://{}\n  \
+         strategy: sliding_window_log\n  \
+         levels: {{all: everyone}}\n  \
+         client: {{limit: 5, windowSeconds: 3600, levels: {{all: {{limit: 8, windowSeconds: 60}}}}}}\n",
+        target.address()
+    );
+    let process = gateway::start(&lines, folder.path());
+    let tab = Tab::open(&format!("http://{}", gateway::address(&process, "admin")), folder.path());
+    let client = Client::new(gateway::address(&process, "listening"));
+    for _ in 0..2 {
+        assert_eq!(client.get("/items").await.status, 200);
+    }
+    for theme in ["dark", "light"] {
+        tab.look(320, 800, theme);
+        tab.until("innerWidth === 320");
+        assert_eq!(tab.value::<Vec<String>>(TOO_WIDE), [""; 0], "{theme}");
+    }
+    tab.shows("#connection", "1 of 1 live");
+    assert!(tab.value::<bool>("document.querySelector('#one').hidden"));
+    tab.run("document.querySelector('#token').focus()");
+    type_in(&tab, TOKEN);
+    tab.press("Enter");
+    tab.until("!document.querySelector('#one').hidden");
+    tab.press("Tab");
+    tab.until("document.activeElement.id === 'subject'");
+    type_in(&tab, "ip:nowhere");
+    tab.press("Enter");
+    tab.shows("#one-words", "The subject: ");
+    tab.run("document.querySelector('#subject').select()");
+    type_in(&tab, "ip:127.0.0.1");
+    tab.press("Enter");
+    tab.shows("#limits tbody", "client\t3 of 5\tall available in 60 min\tReset Block 1 h");
+    assert_eq!(tab.value::<Vec<String>>(TOO_WIDE), [""; 0]);
+
+    // The next stops after the field and its button are the first row's buttons.
+    for _ in 0..3 {
+        tab.press("Tab");
+    }
+    let focus = "document.activeElement.getAttribute('aria-label')";
+    assert_eq!(tab.value::<String>(focus), "Block 1 h: client");
+    tab.press("Enter");
+    tab.shows("#limits tbody", "client\t0 of 5\tblocked for 60 min\tReset Unblock");
+    tab.until(&format!("{focus} === 'Unblock: client'"));
+    assert_eq!(client.get("/items").await.status, 429);
+    tab.shows("#overrides tbody", "client");
+    tab.press("Enter");
+    tab.shows("#limits tbody", "client\t3 of 5");
+    tab.until(&format!("{focus} === 'Block 1 h: client'"));
+    tab.run("document.activeElement.previousElementSibling.focus()");
+    tab.press("Enter");
+    tab.shows("#limits tbody", "client\t5 of 5\t–\tReset Block 1 h");
+    tab.until(&format!("{focus} === 'Reset: client'"));
+    assert_eq!(client.get("/items").await.status, 200);
+    assert_eq!(tab.complaints(), [""; 0]);
+}
+
 /// A level's card is in its base's card. A name with a slash alone makes no level.
 #[tokio::test(flavor = "multi_thread")]
 async fn levels_are_a_tree() {

@@ -13,3 +13,4 @@ mod replay;
 mod support;
 mod tenants;
 mod testing;
+mod translations;

@@ -1,19 +1,19 @@
 //! `tollgate worst`: the most requests that a file lets through within any window.
 
+mod groups;
+mod tenants;
+
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::Policy;
-use tollgate::key::{Key, Subject, SubjectKind};
 use tollgate::store::Micros;
-use tollgate_config::plan::{
-    ApiPlan, LimitPlan, Plan, RouteLimits, StorePlan, TenantNumbers, Whose, WorstBound,
-};
+use tollgate_config::plan::{Plan, StorePlan, WorstBound};
 use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, more_than, worst};
 
+use self::groups::{Group, alone, client, groups};
+use self::tenants::Tenants;
 use crate::replay::ReportFormat;
 use crate::test::report::{Failed, Row, time};
 
@@ -77,125 +77,6 @@ pub const SEVERAL_STORES: &str = "several processes, each with its own `MemorySt
 pub const STORE_LOST: &str = "Redis is down or too slow";
 pub const FAILOVER: &str = "a failover";
 
-/// Requests that are counted together.
-struct Group {
-    name: String,
-    kinds: Vec<Kind>,
-    /// Requests of the group that no limit bounds.
-    unlimited: Vec<String>,
-}
-
-impl Group {
-    /// Its policies' longest window.
-    fn window(&self) -> Micros {
-        let policies = self.kinds.iter().flat_map(Kind::policies);
-        policies.map(Policy::window).max().unwrap_or_default()
-    }
-}
-
-/// Each policy alone, a single client's requests, and all clients' requests.
-fn groups(plan: &Plan) -> Vec<Group> {
-    let mut groups = alone(plan);
-    groups.extend(tiers(plan).map(|tier| client(plan, tier)));
-    let everybody = |limit: &LimitPlan| limit.whose == Whose::Everybody;
-    groups.push(together(plan, "all clients together".to_owned(), None, everybody));
-    groups
-}
-
-/// No tier, and each tier.
-fn tiers(plan: &Plan) -> impl Iterator<Item = Option<usize>> + use<> {
-    [None].into_iter().chain((0..plan.tiers.len()).map(Some))
-}
-
-fn in_tier(plan: &Plan, tier: Option<usize>) -> String {
-    tier.map(|tier| format!(" in tier {}", plan.tiers[tier])).unwrap_or_default()
-}
-
-/// A client's requests.
-fn client(plan: &Plan, tier: Option<usize>) -> Group {
-    let name = format!("one client{}, all its requests", in_tier(plan, tier));
-    together(plan, name, tier, |_| true)
-}
-
-/// Each enforced policy alone, in each tier.
-fn alone(plan: &Plan) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for limit in plan.routes.iter().flat_map(|route| route.limits.all()) {
-        for quota in &limit.quotas {
-            // Without an own quota in any tier, the list is empty.
-            for tier in tiers(plan).take(1 + quota.tiers.len()) {
-                let Some(policy) = quota.policy_in(tier) else { continue };
-                let name = format!("{}{}", policy.name(), in_tier(plan, tier));
-                // Routes share the limits that they inherit.
-                if groups.iter().any(|group| group.name == name) {
-                    continue;
-                }
-                let unlimited = match limit.enforces() {
-                    false => vec!["it is not enforced".to_owned()],
-                    true if refunds(limit) => vec!["requests with a refund".to_owned()],
-                    true => Vec::new(),
-                };
-                let kinds = limit.enforces().then(|| Kind::of_policy(policy));
-                groups.push(Group { name, kinds: kinds.into_iter().collect(), unlimited });
-            }
-        }
-    }
-    groups
-}
-
-/// All requests together, which meet those limits that count.
-fn together(
-    plan: &Plan,
-    name: String,
-    tier: Option<usize>,
-    counts: impl Fn(&LimitPlan) -> bool,
-) -> Group {
-    let mut group = Group { name, kinds: Vec::new(), unlimited: Vec::new() };
-    let subject = Subject { kind: SubjectKind::Ip, key: Key::from("client") };
-    for route in &plan.routes {
-        let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
-        for api in apis {
-            let name = described(&route.name, &route.limits, api);
-            let limits = Arc::new(route.limits.rules(api, plan.tiers.len()));
-            let cost = |limit: &LimitPlan| {
-                // Any number of requests may pass if their charges are refunded.
-                (counts(limit) && !refunds(limit)).then(|| limit.costs.lowest())
-            };
-            // A client without a group is bounded the least.
-            let subject = |whose: Whose| Ok((whose == Whose::Client).then_some(&subject));
-            let tenant = |_: &LimitPlan| TenantNumbers::Configured;
-            let charges = plan.charges(&route.limits, api, &limits, subject, tier, tenant, cost);
-            let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
-            if kind.policies().next().is_some() {
-                group.kinds.push(kind);
-            } else {
-                group.unlimited.push(format!("no limit bounds {}", kind.name));
-            }
-        }
-    }
-    // Requests that meet fewer limits get as many through with a shorter schedule.
-    group.kinds.sort_by_key(|kind| kind.policies().count());
-    if group.kinds.is_empty() {
-        group.unlimited = vec!["no limit applies to all of them together".to_owned()];
-    }
-    group
-}
-
-/// Whether some responses refund or forgive the charge, or a part of it.
-const fn refunds(limit: &LimitPlan) -> bool {
-    limit.counts.is_some() || limit.forgives.is_some() || limit.reserve.is_some()
-}
-
-/// For example `POST /login`.
-fn described(route: &str, limits: &RouteLimits, api: Option<usize>) -> String {
-    match api.and_then(|api| limits.apis.get(api)) {
-        Some(ApiPlan { methods, path, .. }) if methods.is_all() => path.to_string(),
-        Some(ApiPlan { methods, path, .. }) => format!("{methods} {path}"),
-        None if limits.apis.is_empty() => format!("route {route}"),
-        None => format!("other paths of route {route}"),
-    }
-}
-
 /// Searches the most requests for each policy, for a client, and for all clients.
 pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
     let WorstArgs { window, replicas, redis_down, failover, format } = args;
@@ -203,8 +84,9 @@ pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
     let threat = threats.to(plan)?;
     let rows = threats.rows(plan);
     let (mut text, mut all) = (String::new(), Vec::new());
-    for group in groups(plan) {
+    for mut group in groups(plan, &Tenants::read(plan)?) {
         let window = window.map_or_else(|| group.window(), Micros::from);
+        group.choose(window, &threat);
         let found = worst(&group.kinds, window, &threat).map_err(|error| error.to_string())?;
         write_worst(&mut text, &group, &found);
         all.push(as_json(&group, &found));
@@ -225,6 +107,9 @@ fn write_worst(out: &mut String, group: &Group, worst: &Worst) {
     }
     for unlimited in group.unlimited.iter().filter(|_| !group.kinds.is_empty()) {
         let _ = writeln!(out, "    not counted: {unlimited}");
+    }
+    for note in &group.notes {
+        let _ = writeln!(out, "    {note}");
     }
 }
 
@@ -278,6 +163,8 @@ fn as_json(group: &Group, worst: &Worst) -> Value {
         "proved": bound.is_some() && worst.is_proved(),
         "schedule": lines.map(|[at, what]| json!({ "at": at, "what": what })).collect::<Vec<_>>(),
         "not_counted": group.unlimited,
+        "tenant": group.tenant,
+        "notes": group.notes,
     })
 }
 
@@ -288,8 +175,12 @@ pub(crate) fn bounds(
 ) -> Result<Vec<(String, Duration, u64)>, String> {
     let threat = threats.to(plan)?;
     let mut bounds = Vec::new();
-    for group in alone(plan).into_iter().filter(|group| !group.kinds.is_empty()) {
+    for mut group in alone(plan, &Tenants::read(plan)?) {
         let window = group.window();
+        group.choose(window, &threat);
+        if group.kinds.is_empty() {
+            continue;
+        }
         let at_most = bound(&group.kinds, window, &threat);
         bounds.extend(at_most.map(|at_most| (group.name, window.into(), at_most)));
     }
@@ -306,15 +197,16 @@ pub(crate) fn check(
     threats: Threats,
 ) -> Result<Option<Failed>, String> {
     let threat = threats.to(plan)?;
+    let tenants = Tenants::read(plan)?;
     let mut groups = match &expected.policy {
-        Some(_) => alone(plan),
-        None => vec![client(plan, None)],
+        Some(_) => alone(plan, &tenants),
+        None => vec![client(plan, &tenants, None)],
     };
     if let Some(policy) = &expected.policy {
         groups.retain(|group| group.name == *policy);
     }
-    let Some(group) = groups.pop() else {
-        let names: Vec<_> = alone(plan).into_iter().map(|group| group.name).collect();
+    let Some(mut group) = groups.pop() else {
+        let names: Vec<_> = alone(plan, &tenants).into_iter().map(|group| group.name).collect();
         return Err(format!(
             "there is no policy `{}`; the policies are {}",
             expected.policy.as_deref().unwrap_or_default(),
@@ -322,6 +214,7 @@ pub(crate) fn check(
         ));
     };
     let window = expected.window.map_or_else(|| group.window(), Micros::from);
+    group.choose(window, &threat);
     let found = match &group.kinds[..] {
         // Without a limit there is nothing to search.
         [] => worst(&[], window, &threat).map(Some),
@@ -333,7 +226,10 @@ pub(crate) fn check(
         Row { at, requests, expected, got: "passes".to_owned(), policy, why }
     };
     Ok(Some(Failed {
-        about: group.name.clone(),
+        about: match &group.tenant {
+            Some(tenant) => format!("{}, tenant `{}`", group.name, tenant.escape_debug()),
+            None => group.name.clone(),
+        },
         expected: format!("at most {} in any {}", expected.at_most, time(window)),
         got: in_words(&group, &found),
         rows: lines(&group.kinds, &found.schedule).into_iter().map(row).collect(),

@@ -138,6 +138,67 @@ tests:
     assert!(errors.contains(expected), "{errors}");
 }
 
+/// The largest of the default, the tier and the tenants, and whose it is.
+#[test]
+fn worst_uses_the_largest_number() {
+    let folder = folder(LIMITS, TENANTS);
+    let worst = |limits: &str, more: &[&str]| {
+        fs::write(folder.path().join("limits.yaml"), limits).unwrap();
+        let (code, words, errors) = run(folder.path(), &[&["worst", "limits.yaml"], more].concat());
+        assert_eq!(code, Some(0), "{errors}");
+        words
+    };
+    let acme = "    the tenant `acme` has the largest numbers in tenants.yaml\n";
+    let unlimited =
+        "    not counted: requests of unlimited tenants in tenants.yaml, such as `initech`\n";
+    let words = worst(LIMITS, &[]);
+    for (name, most, of_tenant) in [
+        ("client", 6, true),
+        ("client in tier pro", 4, false),
+        ("export", 3, true),
+        ("one client, all its requests", 6, true),
+        ("one client in tier pro, all its requests", 4, false),
+    ] {
+        let start = format!("{name}: at most {most} in any 3600 s (proved)\n");
+        let (_, after) = words.split_once(&format!("\n{start}")).unwrap_or_else(|| {
+            words.split_once(&*start).unwrap_or_else(|| panic!("{start}{words}"))
+        });
+        let lines = after.split_inclusive('\n').take_while(|line| line.starts_with(' '));
+        let lines: String = lines.collect();
+        assert_eq!(lines.contains(acme), of_tenant, "{name}: {lines}");
+        assert_eq!(lines.contains(unlimited), of_tenant, "{name}: {lines}");
+    }
+    // Without a larger tenant, the configured number is the largest.
+    let words = worst(&LIMITS.replace("limit: 2", "limit: 9"), &[]);
+    assert!(words.contains("client: at most 9 in any 3600 s (proved)\n"), "{words}");
+    assert!(words.contains("    no tenant in tenants.yaml has larger numbers\n"), "{words}");
+    // A tenant with a shorter window has the largest number in a long window.
+    let shorter = TENANTS.replace("limit: 6, windowSeconds: 3600", "limit: 1, windowSeconds: 60");
+    fs::write(folder.path().join("tenants.yaml"), shorter).unwrap();
+    let words = worst(LIMITS, &["--in", "1h", "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&words).unwrap();
+    assert_eq!(report["worst"][0]["tenant"], "acme");
+    assert_eq!(report["worst"][0]["at_most"], 60);
+    fs::write(folder.path().join("tenants.yaml"), TENANTS).unwrap();
+    // A test's bound includes all tenants.
+    fs::write(folder.path().join("limits.yaml"), LIMITS).unwrap();
+    for (most, code, told) in [(6, 0, ""), (5, 1, "client, tenant `acme`")] {
+        let tests = format!(
+            "limits: limits.yaml\ntests: [{{name: most, worst: {{policy: client, atMost: {most}}}}}]\n"
+        );
+        fs::write(folder.path().join("tests.yaml"), tests).unwrap();
+        let (got, words, errors) = run(folder.path(), &["test", "tests.yaml"]);
+        assert_eq!(got, Some(code), "{words}{errors}");
+        assert!(words.contains(told), "{words}");
+    }
+    let redis = LIMITS.replace("file: tenants.yaml", "redis: {url: 'redis://localhost'}");
+    let words = worst(&redis, &[]);
+    let expected = "    with the configured numbers: `tollgate:tenants` in Redis is not asked, and its \
+                    tenants may have larger ones\n";
+    assert!(words.contains("client: at most 2 in any 3600 s (proved)\n"), "{words}");
+    assert!(words.contains(expected), "{words}");
+}
+
 #[test]
 fn replay_applies_the_file() {
     let folder = folder(LIMITS, TENANTS);

@@ -23,7 +23,10 @@ use tollgate_proxy::settings::TargetTls;
 use webpki::EndEntityCert;
 
 use crate::file::read;
-use crate::plan::{KeyOrigin, TargetTlsFiles, TenantQuota, TenantRules, TenantTable, TlsFiles};
+use crate::plan::{
+    KeyOrigin, TargetTlsFiles, TenantQuota, TenantRules, TenantSource, TenantTable, TenantsPlan,
+    TlsFiles,
+};
 pub use crate::yaml::named_files::FileError;
 use crate::yaml::problem::Problems;
 use crate::yaml::source::is_pipe;
@@ -225,6 +228,18 @@ pub fn tenants(file: &Path, rules: &TenantRules) -> Result<TenantTable, Vec<File
             last.what = format!("{} (and at least {more} more problems)", last.what);
         }
         shown
+    })
+}
+
+/// The tenants that commands know: those in a file. Returns `None` for other sources.
+///
+/// # Errors
+/// The file's problems in words.
+pub fn known_tenants(plan: &TenantsPlan) -> Result<Option<TenantTable>, String> {
+    let TenantSource::File(file) = &plan.source else { return Ok(None) };
+    tenants(file, &plan.rules).map(Some).map_err(|errors| {
+        let errors = errors.iter().map(|it| format!("{}; {}", it.what, it.cure));
+        errors.collect::<Vec<_>>().join("\n")
     })
 }
 

@@ -118,15 +118,7 @@ impl Planned {
             apis.map(|api| Arc::new(route.limits.rules(api, plan.tiers.len()))).collect()
         };
         let rules = plan.routes.iter().map(rules).collect();
-        let table = |tenants: &TenantsPlan| match &tenants.source {
-            TenantSource::File(file) => files::tenants(file, &tenants.rules).map(Some),
-            _ => Ok(None),
-        };
-        let tenants = plan.tenants.iter().map(table).collect::<Result<_, _>>();
-        let tenants = tenants.map_err(|errors| {
-            let errors = errors.iter().map(|it| format!("{}; {}", it.what, it.cure));
-            errors.collect::<Vec<_>>().join("\n")
-        })?;
+        let tenants = plan.tenants.iter().map(files::known_tenants).collect::<Result<_, _>>()?;
         Ok(Self { plan, identity, lists, has_users, rules, tenants })
     }
 

@@ -1,0 +1,243 @@
+//! Requests that are counted together.
+
+use std::sync::Arc;
+
+use tollgate::Policy;
+use tollgate::key::{Key, Subject, SubjectKind};
+use tollgate::store::Micros;
+use tollgate_config::plan::{
+    ApiPlan, ChargePlan, LimitPlan, Plan, QuotaPlan, RouteLimits, TenantNumbers, TenantQuota,
+    TenantTerms, Whose,
+};
+use tollgate_replay::worst::{Kind, Threat, bound};
+
+use super::tenants::{Source, Tenants};
+
+/// Requests that are counted together.
+pub(super) struct Group {
+    pub(super) name: String,
+    /// The tenant with these numbers, if they are not the configured ones.
+    pub(super) tenant: Option<String>,
+    pub(super) kinds: Vec<Kind>,
+    /// Requests of the group that no limit bounds.
+    pub(super) unlimited: Vec<String>,
+    /// Where the numbers come from.
+    pub(super) notes: Vec<String>,
+    /// The requests of each client whose numbers may be the largest, before [`choose`](Self::choose).
+    candidates: Vec<Candidate>,
+    /// The file with the candidates' numbers.
+    file: Option<String>,
+}
+
+#[derive(Default)]
+struct Candidate {
+    /// `None` for clients with the configured numbers.
+    tenant: Option<String>,
+    kinds: Vec<Kind>,
+    unlimited: Vec<String>,
+}
+
+impl Candidate {
+    fn bound(&self, window: Micros, threat: &Threat) -> u64 {
+        let is_unlimited = self.kinds.is_empty();
+        let bound = (!is_unlimited).then(|| bound(&self.kinds, window, threat)).flatten();
+        bound.unwrap_or(u64::MAX)
+    }
+}
+
+impl Group {
+    fn new(name: String, candidates: Vec<Candidate>, source: Option<&Source>) -> Self {
+        let mut group = Self {
+            name,
+            tenant: None,
+            kinds: Vec::new(),
+            unlimited: Vec::new(),
+            notes: Vec::new(),
+            candidates,
+            file: None,
+        };
+        match source {
+            Some(Source { name, table: None, .. }) => group.notes.push(format!(
+                "with the configured numbers: {name} is not asked, and its tenants may have larger ones"
+            )),
+            Some(Source { name, table: Some(_), .. }) => group.file = Some(name.clone()),
+            None => {}
+        }
+        group.unlimited.extend(source.and_then(Source::unlimited));
+        group
+    }
+
+    /// The longest window of its policies.
+    pub(super) fn window(&self) -> Micros {
+        let kinds = self.candidates.iter().flat_map(|candidate| &candidate.kinds);
+        kinds.flat_map(Kind::policies).map(Policy::window).max().unwrap_or_default()
+    }
+
+    /// Selects the client with the largest bound in this window, such as a tenant.
+    pub(super) fn choose(&mut self, window: Micros, threat: &Threat) {
+        // Of equal bounds the last wins, and the configured numbers are first.
+        let candidates = self.candidates.drain(..).rev();
+        let Some(chosen) = candidates.max_by_key(|it| it.bound(window, threat)) else { return };
+        self.notes.extend(self.file.take().map(|file| match &chosen.tenant {
+            Some(tenant) => {
+                format!("the tenant `{}` has the largest numbers in {file}", tenant.escape_debug())
+            }
+            None => format!("no tenant in {file} has larger numbers"),
+        }));
+        self.unlimited.splice(0..0, chosen.unlimited);
+        (self.tenant, self.kinds) = (chosen.tenant, chosen.kinds);
+    }
+}
+
+/// Each policy alone, a single client's requests, and all clients' requests.
+pub(super) fn groups(plan: &Plan, tenants: &Tenants) -> Vec<Group> {
+    let mut groups = alone(plan, tenants);
+    groups.extend(tiers(plan).map(|tier| client(plan, tenants, tier)));
+    let everybody = |limit: &LimitPlan| limit.whose == Whose::Everybody;
+    groups.push(together(plan, "all clients together".to_owned(), None, None, everybody));
+    groups
+}
+
+/// No tier, and each tier.
+fn tiers(plan: &Plan) -> impl Iterator<Item = Option<usize>> + use<> {
+    [None].into_iter().chain((0..plan.tiers.len()).map(Some))
+}
+
+fn in_tier(plan: &Plan, tier: Option<usize>) -> String {
+    tier.map(|tier| format!(" in tier {}", plan.tiers[tier])).unwrap_or_default()
+}
+
+/// A client's requests.
+pub(super) fn client(plan: &Plan, tenants: &Tenants, tier: Option<usize>) -> Group {
+    let name = format!("one client{}, all its requests", in_tier(plan, tier));
+    // A tenant's numbers replace its tier's.
+    let source = tenants.of_clients().filter(|_| tier.is_none());
+    together(plan, name, tier, source, |_| true)
+}
+
+/// Each enforced policy alone, in each tier.
+pub(super) fn alone(plan: &Plan, tenants: &Tenants) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for limit in plan.routes.iter().flat_map(|route| route.limits.all()) {
+        let source = tenants.of(limit);
+        for quota in &limit.quotas {
+            // Without an own quota in any tier, the list is empty.
+            for tier in tiers(plan).take(1 + quota.tiers.len()) {
+                let source = source.filter(|_| tier.is_none());
+                let policies = policies(limit, quota, tier, source);
+                let Some((_, policy)) = policies.first() else { continue };
+                let name = format!("{}{}", policy.name(), in_tier(plan, tier));
+                // Routes share the limits that they inherit.
+                if groups.iter().any(|group| group.name == name) {
+                    continue;
+                }
+                let unlimited = match limit.enforces() {
+                    false => vec!["it is not enforced".to_owned()],
+                    true if refunds(limit) => vec!["requests with a refund".to_owned()],
+                    true => Vec::new(),
+                };
+                let candidate = |(tenant, policy): (Option<String>, Policy)| {
+                    let kinds = limit.enforces().then(|| Kind::of_policy(&policy));
+                    let kinds = kinds.into_iter().collect();
+                    Candidate { tenant, kinds, unlimited: unlimited.clone() }
+                };
+                let candidates = policies.into_iter().map(candidate).collect();
+                groups.push(Group::new(name, candidates, source));
+            }
+        }
+    }
+    groups
+}
+
+/// The quota's policies: in this tier, and for each tenant.
+fn policies(
+    limit: &LimitPlan,
+    quota: &QuotaPlan,
+    tier: Option<usize>,
+    source: Option<&Source>,
+) -> Vec<(Option<String>, Policy)> {
+    let configured = quota.policy_in(tier).map(|policy| (None, policy.clone()));
+    let own = source.into_iter().flat_map(Source::numbers).filter_map(|(tenant, numbers)| {
+        let charge = ChargePlan::Quota(quota);
+        let policy = match limit.policy_of(charge, numbers)? {
+            TenantTerms::Own(policy) => policy,
+            TenantTerms::Tier(tier) => charge.policy_in(Some(tier))?.clone(),
+        };
+        Some((Some(tenant.to_owned()), policy))
+    });
+    configured.into_iter().chain(own).collect()
+}
+
+/// All requests of a client, or those of all clients.
+fn together(
+    plan: &Plan,
+    name: String,
+    tier: Option<usize>,
+    source: Option<&Source>,
+    counts: impl Fn(&LimitPlan) -> bool,
+) -> Group {
+    let candidate = |tenant: Option<(&str, &TenantQuota)>| {
+        let numbers = |limit: &LimitPlan| match (tenant, source) {
+            (Some((_, numbers)), Some(source)) if source.is_of(limit) => {
+                TenantNumbers::Known(numbers)
+            }
+            _ => TenantNumbers::Configured,
+        };
+        let (kinds, unlimited) = kinds(plan, tier, numbers, &counts);
+        Candidate { tenant: tenant.map(|(name, _)| name.to_owned()), kinds, unlimited }
+    };
+    let own = source.into_iter().flat_map(Source::numbers).map(|tenant| candidate(Some(tenant)));
+    Group::new(name, [candidate(None)].into_iter().chain(own).collect(), source)
+}
+
+/// All requests together, which meet those limits that count, and the requests without a limit.
+fn kinds<'t>(
+    plan: &Plan,
+    tier: Option<usize>,
+    tenant: impl Fn(&LimitPlan) -> TenantNumbers<'t>,
+    counts: impl Fn(&LimitPlan) -> bool,
+) -> (Vec<Kind>, Vec<String>) {
+    let (mut kinds, mut unlimited) = (Vec::new(), Vec::new());
+    let subject = Subject { kind: SubjectKind::Ip, key: Key::from("client") };
+    for route in &plan.routes {
+        let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
+        for api in apis {
+            let name = described(&route.name, &route.limits, api);
+            let limits = Arc::new(route.limits.rules(api, plan.tiers.len()));
+            let cost = |limit: &LimitPlan| {
+                // Any number of requests may pass if their charges are refunded.
+                (counts(limit) && !refunds(limit)).then(|| limit.costs.lowest())
+            };
+            // A client without a group is bounded the least.
+            let subject = |whose: Whose| Ok((whose == Whose::Client).then_some(&subject));
+            let charges = plan.charges(&route.limits, api, &limits, subject, tier, &tenant, cost);
+            let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
+            if kind.policies().next().is_some() {
+                kinds.push(kind);
+            } else {
+                unlimited.push(format!("no limit bounds {}", kind.name));
+            }
+        }
+    }
+    // Requests that meet fewer limits get as many through with a shorter schedule.
+    kinds.sort_by_key(|kind| kind.policies().count());
+    if kinds.is_empty() {
+        unlimited = vec!["no limit applies to all of them together".to_owned()];
+    }
+    (kinds, unlimited)
+}
+
+/// Whether some responses refund or forgive the charge, or a part of it.
+const fn refunds(limit: &LimitPlan) -> bool {
+    limit.counts.is_some() || limit.forgives.is_some() || limit.reserve.is_some()
+}
+
+/// For example `POST /login`.
+fn described(route: &str, limits: &RouteLimits, api: Option<usize>) -> String {
+    match api.and_then(|api| limits.apis.get(api)) {
+        Some(ApiPlan { methods, path, .. }) if methods.is_all() => path.to_string(),
+        Some(ApiPlan { methods, path, .. }) => format!("{methods} {path}"),
+        None if limits.apis.is_empty() => format!("route {route}"),
+        None => format!("other paths of route {route}"),
+    }
+}

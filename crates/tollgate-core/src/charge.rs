@@ -169,11 +169,18 @@ impl Receipt {
     }
 
     /// Returns how long the receipt can be settled. A store must remember for this long that it was
-    /// settled. The lifetime equals the policy's window, but for a rate limit it is at least
+    /// settled. The lifetime equals the charged policy's window, but for a rate limit it is at least
     /// [`MIN_LIFETIME`](Self::MIN_LIFETIME) and at most [`LIFETIME`](Self::LIFETIME).
-    pub fn lifetime(&self) -> Micros {
-        let window = self.policy.window();
-        if self.policy.is_concurrency() {
+    ///
+    /// It does not depend on [`policy`](Self::policy), which may have another window by now.
+    pub const fn lifetime(&self) -> Micros {
+        self.charged.lifetime
+    }
+
+    /// Returns the lifetime of receipts for charges to this policy.
+    pub fn lifetime_under(policy: &Policy) -> Micros {
+        let window = policy.window();
+        if policy.is_concurrency() {
             return window;
         }
         window.max(Self::MIN_LIFETIME).min(Self::LIFETIME)
@@ -201,6 +208,8 @@ pub struct Charged {
     ///
     /// [`Outcome::Allow`]: crate::Outcome::Allow
     pub refunded: u64,
+    /// How long the charge can be corrected, see [`Receipt::lifetime`].
+    pub lifetime: Micros,
 }
 
 impl Charged {
@@ -208,7 +217,8 @@ impl Charged {
     pub fn new(policy: &Policy, cost: Cost, charged_at: Timestamp) -> Self {
         let counts_for = if policy.is_concurrency() { policy.window() } else { Micros::ZERO };
         let resets_at = charged_at + counts_for;
-        Self { cost, charged_at, leaves_at: charged_at, resets_at, refunded: 0 }
+        let lifetime = Receipt::lifetime_under(policy);
+        Self { cost, charged_at, leaves_at: charged_at, resets_at, refunded: 0, lifetime }
     }
 
     /// The same charge as counted by another version of the policy, whose level then is unknown.

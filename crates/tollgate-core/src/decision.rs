@@ -165,6 +165,7 @@ impl Decision {
                 leaves_at: decided_at + delay,
                 resets_at,
                 refunded,
+                lifetime: Receipt::lifetime_under(charge.policy),
             },
         })
     }

@@ -181,6 +181,7 @@ macro_rules! store_tests {
             },
             settle::{
                 expired_receipt_cannot_be_settled,
+                other_window_changes_no_lifetime,
                 only_last_queued_request_is_refunded,
             },
             in_flight::{

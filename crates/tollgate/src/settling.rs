@@ -170,6 +170,8 @@ pub struct SentReceipt {
     resets_at: Option<u64>,
     #[serde(default)]
     refunded: u64,
+    /// In microseconds. Absent in receipts from earlier versions.
+    lifetime: Option<u64>,
 }
 
 #[cfg(feature = "serde")]
@@ -186,6 +188,7 @@ impl From<&Receipt> for SentReceipt {
             leaves_at: charged.leaves_at.as_micros(),
             resets_at: Some(charged.resets_at.as_micros()),
             refunded: charged.refunded,
+            lifetime: Some(charged.lifetime.get()),
         }
     }
 }
@@ -197,8 +200,10 @@ impl SentReceipt {
         &self.policy
     }
 
-    /// Returns the receipt for [`Store::settle`](crate::Store::settle). Returns `None` if `policy`
-    /// has a different name or the ID is not a number. Nothing else is checked, so accept messages
+    /// Returns the receipt for [`Store::settle`](crate::Store::settle). Its
+    /// [lifetime](Receipt::lifetime) is the original receipt's, also if `policy` has another window.
+    ///
+    /// Returns `None` if `policy` has a different name or the ID is not a number. Nothing else is checked, so accept messages
     /// only from your own processes.
     pub fn receipt(&self, policy: &Policy) -> Option<Receipt> {
         let charged_at = Timestamp::from_micros(self.charged_at);
@@ -207,6 +212,7 @@ impl SentReceipt {
             leaves_at: Timestamp::from_micros(self.leaves_at),
             resets_at: self.resets_at.map_or(unknown.resets_at, Timestamp::from_micros),
             refunded: self.refunded,
+            lifetime: self.lifetime.map_or(unknown.lifetime, Micros::new),
             ..unknown
         };
         let receipt = Receipt {

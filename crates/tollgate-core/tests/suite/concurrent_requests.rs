@@ -76,7 +76,9 @@ impl Flight {
                     rule.charge(&mut self.state, now, cost);
                     let resets_at = charged_at + rule.window();
                     let leaves_at = charged_at;
-                    let charged = Charged { cost, charged_at, leaves_at, resets_at, refunded: 0 };
+                    let lifetime = rule.window();
+                    let charged =
+                        Charged { cost, charged_at, leaves_at, resets_at, refunded: 0, lifetime };
                     self.requests.push(Request { charged, alive: true });
                 }
             }

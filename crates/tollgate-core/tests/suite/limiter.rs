@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{Charged, Cost, Decision, Outcome, Policy, Timestamp, with_rule};
+use tollgate_core::{Charged, Cost, Decision, Outcome, Policy, Receipt, Timestamp, with_rule};
 
 /// A rule and a key's state. Rules have different state types, so the tests use a trait object.
 pub(crate) trait Limiter {
@@ -65,6 +65,7 @@ pub(crate) fn receipt(decision: &Decision, now: u64, cost: u64) -> Option<Charge
             leaves_at: instant(now) + delay,
             resets_at: instant(now) + decision.reset_after,
             refunded,
+            lifetime: Receipt::LIFETIME,
         }),
         _ => None,
     }

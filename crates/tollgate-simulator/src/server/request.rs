@@ -123,10 +123,10 @@ impl Context<'_> {
         let [charged_at, leaves_at, resets_at] =
             [(); 3].map(|()| Timestamp::from_micros(reader.number::<7>()));
         let refunded = reader.number::<7>();
-        // The lifetime follows from the policy, except for refunds over several slots.
-        reader.number::<7>();
+        let lifetime = Micros::new(reader.number::<7>());
         let cost_charged = Cost::new(cost);
-        let charged = Charged { cost: cost_charged, charged_at, leaves_at, resets_at, refunded };
+        let charged =
+            Charged { cost: cost_charged, charged_at, leaves_at, resets_at, refunded, lifetime };
         let receipt = Receipt { id, source: Source::Store, policy, key, charged };
         match kind {
             5 => Request::Renew(receipt),

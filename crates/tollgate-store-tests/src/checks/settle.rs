@@ -1,8 +1,10 @@
 //! Settling charges.
 
+use std::time::Duration;
+
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Settlement,
-    Store,
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution,
+    Settlement, Store,
 };
 
 use super::{
@@ -75,6 +77,26 @@ pub async fn expired_receipt_cannot_be_settled<H: Harness>(harness: &H, store: &
     advance(harness, receipt.lifetime());
     assert_eq!(settle(store, &receipt, 0).await, Settlement::Lapsed);
     assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 6);
+}
+
+/// A receipt's lifetime follows from the charged version's window, also if a version with another
+/// window settles it. Operators override windows between a charge and its settlement.
+pub async fn other_window_changes_no_lifetime<H: Harness>(harness: &H, store: &H::Store) {
+    let [short, long] =
+        [60, 3_600].map(|seconds| timed("window", 10, Duration::from_secs(seconds), MODES[1]));
+    let key = Key::from("k");
+    let first = receipt(store, &short, &key, 4).await;
+    assert_eq!(settle(store, &first, 0).await, Settlement::Returned { units: 4 });
+    advance(harness, first.lifetime());
+    let again = Receipt { policy: long.clone(), ..first };
+    // The store may have forgotten that it was settled.
+    assert_eq!(settle(store, &again, 0).await, Settlement::Lapsed);
+    let second = receipt(store, &long, &key, 4).await;
+    advance(harness, Micros::new(600_000_000));
+    let late = Receipt { policy: short, ..second };
+    assert_eq!(settle(store, &late, 0).await, Settlement::Returned { units: 4 });
+    assert_eq!(settle(store, &late, 0).await, Settlement::Repeated);
+    assert_eq!(remaining(store, &long, &key).await, 10);
 }
 
 /// Only the last waiter in a queue gets a refund, because the waiters behind it already have their

@@ -198,6 +198,7 @@ fn settlement_encodes_direction_and_units() {
             leaves_at: Timestamp::from_micros(4),
             resets_at: Timestamp::from_micros(6),
             refunded: 7,
+            lifetime: Micros::new(8),
         },
     };
     for (actual, kind, units) in [(2, GIVE_BACK, 3), (5, GIVE_BACK, 0), (9, OWE, 4)] {

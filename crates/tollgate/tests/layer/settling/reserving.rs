@@ -16,7 +16,7 @@ use tollgate::policy::{Cost, Strikes};
 use tollgate::store::{
     BoxFuture, Charge, Micros, PenaltyBlock, Receipt, Reply, SentReceipt, Settlement,
 };
-use tollgate::{Costs, Limit, Policy, Store, headers};
+use tollgate::{Costs, Limit, Policy, Quota, Store, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::stage::{Fault, Staged};
@@ -100,6 +100,9 @@ async fn sent_receipt_settles_once() {
     let sent: SentReceipt = serde_json::from_str(&message).unwrap();
     assert_eq!(sent.policy(), "tokens");
     assert_eq!(sent.receipt(&log("other", 1_000)), None);
+    // Another window since the charge does not change the lifetime.
+    let other = Policy::sliding_window_log("tokens", Quota::per_second(1_000)).unwrap();
+    assert_eq!(sent.receipt(&other).unwrap().charged, receipt.charged);
     let receipt = sent.receipt(&tokens()).unwrap();
     let settled = store.settle(&receipt, Cost::new(10)).await.unwrap();
     assert_eq!(settled, Settlement::Returned { units: 90 });

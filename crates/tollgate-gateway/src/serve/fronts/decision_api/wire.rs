@@ -118,6 +118,8 @@ pub(super) struct WireReceipt {
     cost: u64,
     charged_at: u64,
     leaves_at: u64,
+    /// Absent in receipts from earlier versions.
+    lapses_at: Option<u64>,
     local: bool,
 }
 
@@ -126,7 +128,7 @@ impl WireReceipt {
     fn of(receipt: &Receipt, asked: &[AskedCharge]) -> Option<Self> {
         let policy = receipt.policy.name();
         let charge = asked.iter().find(|it| it.policy == policy && it.key() == receipt.key)?;
-        let Charged { cost, charged_at, leaves_at, .. } = receipt.charged;
+        let Charged { cost, charged_at, leaves_at, lifetime, .. } = receipt.charged;
         Some(Self {
             policy: policy.to_owned(),
             key: charge.key.clone(),
@@ -134,6 +136,7 @@ impl WireReceipt {
             cost: cost.get(),
             charged_at: charged_at.as_micros(),
             leaves_at: leaves_at.as_micros(),
+            lapses_at: Some((charged_at + lifetime).as_micros()),
             local: receipt.source == Source::Local,
         })
     }
@@ -148,12 +151,16 @@ impl WireReceipt {
         let id = u128::from_str_radix(&self.id, 16).ok().filter(|_| is_id);
         let charged_at = Timestamp::from_micros(self.charged_at);
         let charged = Charged::new(policy, Cost::new(self.cost), charged_at);
+        let lapses_at = self.lapses_at.map(Timestamp::from_micros);
+        let lifetime = lapses_at.map_or(charged.lifetime, |at| at.since(charged_at));
+        let lifetime = lifetime.min(Receipt::LIFETIME);
+        let leaves_at = Timestamp::from_micros(self.leaves_at);
         Ok(Receipt {
             id: ReceiptId(id.ok_or("`receipt.id` must be 32 hex digits.")?),
             source: if self.local { Source::Local } else { Source::Store },
             policy: policy.clone(),
             key: self.key(),
-            charged: Charged { leaves_at: Timestamp::from_micros(self.leaves_at), ..charged },
+            charged: Charged { leaves_at, lifetime, ..charged },
         })
     }
 }
@@ -193,4 +200,48 @@ pub(super) struct Blocked {
 #[expect(clippy::cast_precision_loss, reason = "a microsecond is lost after 285 years")]
 fn seconds(span: Micros) -> f64 {
     span.get() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate::Quota;
+
+    use super::*;
+
+    /// An override of the window between the charge and the settlement.
+    #[test]
+    fn receipt_keeps_its_lifetime() {
+        let [short, long] = [60, 3_600].map(|seconds| {
+            let quota = Quota::new(10, Duration::from_secs(seconds));
+            Policy::sliding_window_log("p", quota).unwrap()
+        });
+        let charge = r#"{"charges": [{"policy": "p", "key": "k"}]}"#;
+        let asked: Decide = serde_json::from_str(charge).unwrap();
+        for (charged_under, settled_under) in [(&short, &long), (&long, &short)] {
+            let charged_at = Timestamp::from_micros(1_764_000_000_000_000);
+            let receipt = Receipt {
+                id: ReceiptId(7),
+                source: Source::Store,
+                policy: charged_under.clone(),
+                key: Key::from("k"),
+                charged: Charged::new(charged_under, Cost::ONE, charged_at),
+            };
+            let sent = WireReceipt::of(&receipt, &asked.charges).unwrap();
+            let mut sent = serde_json::to_value(&sent).unwrap();
+            let read = |sent: &serde_json::Value| {
+                let wire: WireReceipt = serde_json::from_value(sent.clone()).unwrap();
+                wire.read(settled_under).unwrap()
+            };
+            let expected = Receipt { policy: settled_under.clone(), ..receipt.clone() };
+            assert_eq!(read(&sent), expected);
+            // A program cannot extend it beyond the longest lifetime.
+            sent["lapses_at"] = u64::MAX.into();
+            assert_eq!(read(&sent).lifetime(), Receipt::LIFETIME);
+            // A receipt from an earlier version.
+            sent.as_object_mut().unwrap().remove("lapses_at");
+            assert_eq!(read(&sent).lifetime(), Receipt::lifetime_under(settled_under));
+        }
+    }
 }

@@ -13,8 +13,10 @@ use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use tollgate::body::{ExtractLayer, ReplayedBody};
 use tollgate::headers::HeaderOptions;
-use tollgate::key::ClientIp;
+use tollgate::key::{ClientIp, Header};
+use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
+use tollgate::tier::{Client, QuotaLookup};
 use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::Layer as _;
 use tower::Service;
@@ -141,9 +143,8 @@ fn tier_lookup_does_not_allocate() {
 fn cached_quota_does_not_allocate() {
     let silent = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
     let policy = Policy::token_bucket("tenant", Quota::per_minute(10)).expect("a valid policy");
-    let quotas = tollgate::tier::QuotaLookup::new(|_| async {
-        Ok::<_, Infallible>(Some(Quota::per_minute(1_000_000)))
-    });
+    let quotas =
+        QuotaLookup::new(|_| async { Ok::<_, Infallible>(Some(Quota::per_minute(1_000_000))) });
     let layer = RateLimitLayer::builder(MemoryStore::new())
         .headers(silent)
         .limit(Limit::global(policy).quota_from(&quotas))
@@ -185,3 +186,36 @@ fn small_frames_take_no_more_than_their_bytes() {
     // The buffer grows by doubling.
     assert!(read.bytes_max < 50_000, "{} bytes", read.bytes_max);
 }
+
+/// A client chooses its name, which may be long.
+#[test]
+fn look_ups_do_not_store_names() {
+    const CLIENTS: usize = 200;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.expect("a runtime");
+    let policy = Policy::token_bucket("client", Quota::per_minute(5)).expect("a valid policy");
+    let lookup = QuotaLookup::new(|client: Client| {
+        assert!(client.name.len() > NAME);
+        ready(Ok::<_, Infallible>(Some(Quota::per_minute(9))))
+    });
+    let name = Header::trust_unverified(HeaderName::from_static("name"));
+    let limit = Limit::new(policy, name).on_missing_key(OnMissingKey::Deny).quota_from(&lookup);
+    let layer = RateLimitLayer::builder(MemoryStore::new()).limit(limit).build();
+    let layer = layer.expect("a valid layer");
+    let call = |number: usize| {
+        let mut service = layer.layer(tower::service_fn(|_: Request<()>| {
+            ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
+        }));
+        let mut request = request();
+        let value = format!("{number}{}", "n".repeat(NAME));
+        let value = HeaderValue::try_from(value).expect("a header's value");
+        request.headers_mut().insert("name", value);
+        let response = runtime.block_on(service.call(request)).expect("infallible");
+        assert_eq!(response.status(), 200);
+    };
+    call(0);
+    let used = measure(|| (1..=CLIENTS).for_each(call)).bytes_current;
+    assert!(used < (CLIENTS * NAME / 4) as i64, "{used} bytes");
+}
+
+const NAME: usize = 8_000;

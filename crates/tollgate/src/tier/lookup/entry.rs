@@ -11,13 +11,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::client_quota::ClientQuota;
-use super::epochs::Epochs;
 use super::quotas::Terms;
 use super::{Client, LookUpResult, Shared};
 
-/// A client in the cache.
+/// A client in the cache, without its name. A client may have chosen a long name, and its requests
+/// contain the name whenever a look-up needs it.
 pub(super) struct Entry {
-    client: Client,
     /// The number of the client's counter of epochs.
     counter: u8,
     state: Mutex<State>,
@@ -75,12 +74,15 @@ pub(crate) struct Known {
 }
 
 impl Entry {
-    pub(super) fn new(client: Client, epochs: &Epochs) -> Self {
-        let counter = epochs.counter(&client.name);
-        Self { client, counter, state: Mutex::default() }
+    pub(super) fn new(counter: u8) -> Self {
+        Self { counter, state: Mutex::default() }
     }
 
-    pub(super) fn look(self: &Arc<Self>, shared: &Arc<Shared>) -> Look {
+    pub(super) fn look(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        client: impl FnOnce() -> Client,
+    ) -> Look {
         let (now, epoch) = (Instant::now(), shared.epochs.current(self.counter));
         let mut state = self.state.lock();
         let cached = state.last.as_ref().filter(|last| last.is_usable(now, epoch, shared.ttl));
@@ -102,7 +104,7 @@ impl Entry {
         drop(state);
         if let Some((runtime, running)) = running {
             // A runtime that shuts down drops the task immediately, and the drop takes the lock.
-            runtime.spawn(running.run());
+            runtime.spawn(running.run(client()));
         }
         look
     }
@@ -184,8 +186,7 @@ struct Running {
 }
 
 impl Running {
-    async fn run(mut self) {
-        let client = self.entry.client.clone();
+    async fn run(mut self, client: Client) {
         self.result = Some(self.shared.ask(client).await);
     }
 }

@@ -199,11 +199,12 @@ impl QuotaLookup {
     /// started.
     pub(crate) fn look(&self, subject: &Subject, name: impl Fn() -> Option<String>) -> Look {
         let Subject { kind, key } = subject;
+        let name = || name().unwrap_or_else(|| hex(&key.as_bytes()));
         let entry = self.0.entries.get_or_insert(key, || {
-            let name = name().unwrap_or_else(|| hex(&key.as_bytes()));
-            Arc::new(Entry::new(Client { kind: *kind, name, key: key.clone() }, &self.0.epochs))
+            let counter = self.0.epochs.counter(&name());
+            Arc::new(Entry::new(counter))
         });
-        entry.look(&self.0)
+        entry.look(&self.0, || Client { kind: *kind, name: name(), key: key.clone() })
     }
 
     /// Returns the last result for this key, without a look-up.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::header::HeaderValue;
-use http::{StatusCode, Uri};
+use http::header::{HeaderValue, LOCATION};
+use http::{Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use tollgate::tier::{ClientQuota, QuotaLookup, QuotaLookupBuilder};
+use tollgate::tier::{Client, ClientQuota, QuotaLookup, QuotaLookupBuilder};
 use tollgate_config::plan::{Secret, TenantRules};
 use tollgate_proxy::Clients;
 
@@ -50,13 +50,14 @@ pub(super) fn lookup(
     let service = Arc::new(service);
     let builder = QuotaLookup::builder(move |client| {
         let service = Arc::clone(&service);
-        async move { service.look_up(&client.name).await }
+        async move { service.look_up(&client).await }
     });
     Ok(builder.max_in_progress(MOST_CONNECTIONS))
 }
 
 impl Service {
-    async fn look_up(&self, name: &str) -> Result<Option<ClientQuota>, LookUpError> {
+    async fn look_up(&self, client: &Client) -> Result<Option<ClientQuota>, LookUpError> {
+        let name = client.name.as_str();
         // Servers resolve these segments, so the URL would name something else.
         if matches!(name, "." | "..") {
             return Ok(None);
@@ -67,15 +68,20 @@ impl Service {
         let answer = fetch::get(&self.clients, &uri, authorization, self.timeout).await?;
         match answer.status() {
             StatusCode::OK => {
-                read_one(name, answer.body(), &self.rules).map_err(LookUpError::Numbers)
+                read_one(client, answer.body(), &self.rules).map_err(LookUpError::Numbers)
             }
             StatusCode::NOT_FOUND => Ok(None),
-            status => Err(match fetch::redirect(&answer) {
-                Some(location) => LookUpError::Redirect(location),
-                None => LookUpError::Status(status),
-            }),
+            status if status.is_redirection() => Err(LookUpError::Redirect(host(&answer))),
+            status => Err(LookUpError::Status(status)),
         }
     }
+}
+
+/// The host to which a response redirects. The path may contain the tenant's name.
+fn host<B>(answer: &Response<B>) -> String {
+    let location = answer.headers().get(LOCATION).and_then(|it| Uri::try_from(it.as_bytes()).ok());
+    let host = location.as_ref().and_then(Uri::host).map(|host| format!(" to the host `{host}`"));
+    host.unwrap_or_default()
 }
 
 #[derive(Debug, thiserror::Error)]

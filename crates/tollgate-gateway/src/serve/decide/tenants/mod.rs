@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tollgate::key::{KeyError, KeySource, RequestHead, Subject};
-use tollgate::tier::{ClientQuota, QuotaLookup, Tier};
+use tollgate::key::{KeyError, KeySource, RequestHead, Subject, SubjectFormat, SubjectFormatter};
+use tollgate::tier::{Client, ClientQuota, QuotaLookup, Tier};
 use tollgate_config::files;
 use tollgate_config::plan::{Plan, TenantQuota, TenantRules, TenantSource, TenantsPlan, Whose};
 
@@ -162,16 +162,16 @@ impl fmt::Debug for Numbers {
     }
 }
 
-/// Reads a tenant's numbers from JSON. The error names the tenant, because the source knows it.
+/// Reads a tenant's numbers from JSON. The error masks the tenant's name, because it is logged.
 fn read_one(
-    name: &str,
+    client: &Client,
     json: &[u8],
     rules: &ArcSwap<TenantRules>,
 ) -> Result<Option<ClientQuota>, String> {
     let rules = rules.load();
     let wrong = |error: &str| {
-        let name: String = name.chars().take(60).flat_map(char::escape_debug).collect();
-        format!("the numbers of `{name}`: {error}")
+        let masked = SubjectFormatter::new(SubjectFormat::Masked).format(&client.key, client.kind);
+        format!("the numbers of the tenant `{masked}`: {error}")
     };
     let json = std::str::from_utf8(json).map_err(|_| wrong("they are not UTF-8"))?;
     let quota = files::tenant(json, &rules).map_err(|error| wrong(&error))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tollgate::RedisStore;
 use tollgate::store::{ReadError, RedisValues};
-use tollgate::tier::{ClientQuota, QuotaLookup, QuotaLookupBuilder};
+use tollgate::tier::{Client, ClientQuota, QuotaLookup, QuotaLookupBuilder};
 use tollgate_config::plan::{RedisPlan, TenantRules};
 
 use super::read_one;
@@ -34,18 +34,19 @@ pub(super) fn lookup(
     let values = Arc::new(values);
     Ok(QuotaLookup::builder(move |client| {
         let values = Arc::clone(&values);
-        async move { values.look_up(&client.name).await }
+        async move { values.look_up(&client).await }
     }))
 }
 
 impl Values {
-    async fn look_up(&self, name: &str) -> Result<Option<ClientQuota>, LookUpError> {
+    async fn look_up(&self, client: &Client) -> Result<Option<ClientQuota>, LookUpError> {
+        let name = client.name.as_str();
         let found = match self.key.contains(TENANT) {
             true => self.values.get(&self.key.replace(TENANT, name)).await?,
             false => self.values.field(&self.key, name).await?,
         };
         match found {
-            Some(json) => read_one(name, &json, &self.rules).map_err(LookUpError::Numbers),
+            Some(json) => read_one(client, &json, &self.rules).map_err(LookUpError::Numbers),
             None => Ok(None),
         }
     }

@@ -147,7 +147,7 @@ pub struct PolicyReport {
     pub extra: u64,
     /// Whether the policy is in shadow mode or a soft limit, so it never denies requests.
     pub shadow: bool,
-    /// The policy whose level this is: `client` for `client/team`.
+    /// A level's base policy, such as `client` for `client/team`.
     pub level_of: Option<String>,
 }
 

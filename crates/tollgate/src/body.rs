@@ -130,7 +130,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 #[derive(Clone, Default)]
 pub struct InFlight(Option<Arc<dyn Hold>>);
 
-/// What a response body holds until it is complete.
+/// State that a response body holds until its last frame.
 pub(crate) trait Hold: Send + Sync {
     /// The body sends this data.
     fn data(&self, _data: &[u8]) {}
@@ -144,7 +144,7 @@ impl Hold for Vec<Arc<dyn Hold>> {}
 impl InFlight {
     /// Shows the body's next frame to limits that
     /// [forgive by the body](crate::Limit::forgive_on_body). A body calls it before it returns the
-    /// frame, with `is_last` if the body is then complete. Frames that are not shown forgive nothing.
+    /// frame, with `is_last` if no further frame follows. Frames that a body does not show forgive no key.
     pub fn sends<E>(&self, frame: Option<&Result<Frame<Bytes>, E>>, is_last: bool) {
         let Some(hold) = &self.0 else { return };
         if let Some(Ok(frame)) = frame

@@ -373,9 +373,9 @@ impl Limit {
     /// Like [`forgive_on`](Self::forgive_on), for services that show a success in the response's
     /// body. The response forgives if both `head` and `body` return `true`.
     ///
-    /// `body` gets the complete body of a response for which `head` returns `true`. The client does
-    /// not wait for it: the layer copies the body while it is sent, and forgives when it ends. A
-    /// response does not forgive if its body is empty, is longer than 16 KiB, has a
+    /// The layer calls `body` with the complete body if `head` returns `true`. This delays no bytes,
+    /// because the layer copies the body while the client receives it, and forgives after the last
+    /// frame. A response does not forgive if its body is empty, is longer than 16 KiB, has a
     /// `Content-Encoding`, fails, or is dropped before its end. The response's headers do not include
     /// the forgiveness.
     ///

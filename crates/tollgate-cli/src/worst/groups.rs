@@ -23,7 +23,7 @@ pub(super) struct Group {
     pub(super) unlimited: Vec<String>,
     /// Where the numbers come from.
     pub(super) notes: Vec<String>,
-    /// The requests of each client whose numbers may be the largest, before [`choose`](Self::choose).
+    /// Clients that may have the largest numbers, before [`choose`](Self::choose).
     candidates: Vec<Candidate>,
     /// The file with the candidates' numbers.
     file: Option<String>,
@@ -67,7 +67,7 @@ impl Group {
         group
     }
 
-    /// The longest window of its policies.
+    /// Its policies' longest window.
     pub(super) fn window(&self) -> Micros {
         let kinds = self.candidates.iter().flat_map(|candidate| &candidate.kinds);
         kinds.flat_map(Kind::policies).map(Policy::window).max().unwrap_or_default()
@@ -168,7 +168,7 @@ fn policies(
     configured.into_iter().chain(own).collect()
 }
 
-/// All requests of a client, or those of all clients.
+/// A client's requests, or all clients' requests.
 fn together(
     plan: &Plan,
     name: String,

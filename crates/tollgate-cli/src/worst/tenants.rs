@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use tollgate_config::files;
 use tollgate_config::plan::{LimitPlan, Plan, TenantQuota, TenantsPlan, Whose};
 
-/// The sources of a plan's tenants.
+/// A plan's tenant sources.
 pub(super) struct Tenants(Vec<Source>);
 
 /// Where tenants' numbers come from.
 pub(super) struct Source {
     pub(super) name: String,
-    /// The tenants of a file, each with different numbers. `None` for a source that is not asked.
+    /// A file's tenants with different numbers. `None` for other sources, which commands do not ask.
     pub(super) table: Option<Vec<(String, TenantQuota)>>,
     number: usize,
     of: Whose,
@@ -23,7 +23,7 @@ impl Tenants {
         let sources = plan.tenants.iter().enumerate().map(|(number, tenants)| {
             let TenantsPlan { of, source, .. } = tenants;
             let table = files::known_tenants(tenants)?.map(|table| {
-                // Many tenants have the same numbers. The first by name stands for them.
+                // Of tenants with the same numbers, only the first by name is a candidate.
                 let mut all: Vec<_> = table.into_iter().collect();
                 all.sort_unstable_by(|one, other| one.0.cmp(&other.0));
                 let mut different = BTreeMap::new();
@@ -62,7 +62,7 @@ impl Source {
         self.tenants().filter(|(_, quota)| **quota != TenantQuota::Unlimited)
     }
 
-    /// Says that a tenant has no limits, if there is one.
+    /// Names an unlimited tenant, if the file contains any.
     pub(super) fn unlimited(&self) -> Option<String> {
         let (name, _) = self.tenants().find(|(_, quota)| **quota == TenantQuota::Unlimited)?;
         let name = name.escape_debug();

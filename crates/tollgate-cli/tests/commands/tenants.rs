@@ -138,7 +138,7 @@ tests:
     assert!(errors.contains(expected), "{errors}");
 }
 
-/// The largest of the default, the tier and the tenants, and whose it is.
+/// `worst` uses the largest number, and names its tenant.
 #[test]
 fn worst_uses_the_largest_number() {
     let folder = folder(LIMITS, TENANTS);

@@ -1,4 +1,4 @@
-//! Responses whose body shows whether they forgive.
+//! Response bodies that decide whether a response forgives.
 
 use std::sync::Arc;
 

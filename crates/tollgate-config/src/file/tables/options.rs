@@ -56,7 +56,7 @@ section! {
         optional body: BodyFields,
     }
 
-    /// Fields of a JSON object and their values.
+    /// Fields and their values.
     keys FieldValues = "forgiveOn.body" {
         /// The field's value, such as `true`, `0` or `ok`. Values in quotes are texts.
         others fields: Named<format::Text, JsonScalar>,

@@ -1,4 +1,4 @@
-//! The responses of an upstream that forgive what a key has used.
+//! Upstream responses that forgive a key.
 
 use http::HeaderMap;
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub(super) fn forgiving(limit: Limit, on: Option<&ForgiveOn>) -> Limit {
     }
 }
 
-/// Whether a JSON object has all these fields. A field with several values is not known.
+/// Whether a JSON object has all these fields. A repeated field matches no value.
 fn has_fields(body: &[u8], fields: &[(String, Value)]) -> bool {
     let Ok(body) = std::str::from_utf8(body) else { return false };
     fields.iter().all(|(name, expected)| {

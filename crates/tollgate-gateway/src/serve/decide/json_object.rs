@@ -1,4 +1,4 @@
-//! Fields of a JSON object, including repeated names.
+//! A JSON object's fields, with repeated names.
 
 use std::fmt;
 

@@ -210,6 +210,27 @@ pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
 /// # Errors
 /// The file cannot be read, or has these problems.
 pub fn tenants(file: &Path, rules: &TenantRules) -> Result<TenantTable, Vec<FileError>> {
+    read_tenants(file, rules, true)
+}
+
+/// Like [`tenants`], with the problems in words for a log. They name lines, but no tenants.
+///
+/// # Errors
+/// The file's problems.
+pub fn tenants_logged(file: &Path, rules: &TenantRules) -> Result<TenantTable, String> {
+    read_tenants(file, rules, false).map_err(|errors| in_words(&errors))
+}
+
+fn in_words(errors: &[FileError]) -> String {
+    let errors = errors.iter().map(|it| format!("{}; {}", it.what, it.cure));
+    errors.collect::<Vec<_>>().join("\n")
+}
+
+fn read_tenants(
+    file: &Path,
+    rules: &TenantRules,
+    shows_names: bool,
+) -> Result<TenantTable, Vec<FileError>> {
     let text = read_up_to(file, MOST_BYTES_OF_A_LIST).and_then(|bytes| text_of(file, bytes));
     let text = text.map_err(|error| vec![error])?;
     let problems = Rc::new(Problems::default());
@@ -217,9 +238,18 @@ pub fn tenants(file: &Path, rules: &TenantRules) -> Result<TenantTable, Vec<File
         let lines = problems.take();
         let shown = lines.iter().take(MOST_PROBLEMS).map(|it| {
             let line = 1 + text.chars().take(it.place.span.start).filter(|it| *it == '\n').count();
-            let name = it.place.path.strip_prefix("tenants.").unwrap_or_default();
-            let name = if name.is_empty() { String::new() } else { format!(", `{name}`") };
-            wrong(file, format!("{}: line {line}{name}: {}", file.display(), it.what), &it.cure)
+            let path = it.place.path.as_str();
+            let name = path.strip_prefix("tenants.").unwrap_or_default();
+            let (name, what) = match shows_names {
+                true if !name.is_empty() => (format!(", `{name}`"), it.what.clone()),
+                true => (String::new(), it.what.clone()),
+                // Such as "`acme` is defined twice".
+                false => {
+                    let named = format!("`{}`", path.strip_prefix("tenants.").unwrap_or(path));
+                    (String::new(), it.what.replace(&named, "`…`"))
+                }
+            };
+            wrong(file, format!("{}: line {line}{name}: {what}", file.display()), &it.cure)
         });
         let mut shown: Vec<_> = shown.collect();
         if let (Some(last), more @ 1..) =
@@ -237,10 +267,7 @@ pub fn tenants(file: &Path, rules: &TenantRules) -> Result<TenantTable, Vec<File
 /// The file's problems in words.
 pub fn known_tenants(plan: &TenantsPlan) -> Result<Option<TenantTable>, String> {
     let TenantSource::File(file) = &plan.source else { return Ok(None) };
-    tenants(file, &plan.rules).map(Some).map_err(|errors| {
-        let errors = errors.iter().map(|it| format!("{}; {}", it.what, it.cure));
-        errors.collect::<Vec<_>>().join("\n")
-    })
+    tenants(file, &plan.rules).map(Some).map_err(|errors| in_words(&errors))
 }
 
 /// Reads a tenant's numbers, for example from JSON. The error names the problem and its cure.

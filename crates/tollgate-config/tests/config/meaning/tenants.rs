@@ -41,12 +41,17 @@ fn client_levels_and_shares_have_tenants() {
     assert!(plan.files.is_empty(), "{:?}", plan.files);
 }
 
-/// Returns the problems in a tenants file.
+/// Returns the problems in a tenants file. In logs, they name no tenant.
 fn problems(plan: &Plan, number: usize, tenants: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tenants.yaml");
     fs::write(&file, tenants).unwrap();
     let read = files::tenants(&file, &plan.tenants[number].rules);
+    let logged = files::tenants_logged(&file, &plan.tenants[number].rules);
+    assert_eq!(logged.is_err(), read.is_err());
+    // The cure for an empty file is an example.
+    let logged = logged.err().unwrap_or_default().replace("write `tenants: {acme:", "");
+    assert!(!logged.contains("acme"), "{logged}");
     let prefix = format!("{}: ", file.display());
     let errors = read.err().into_iter().flatten();
     errors.map(|it| format!("{}; {}", it.what, it.cure).replace(&prefix, "")).collect()

@@ -140,11 +140,7 @@ impl Shared {
 impl Read {
     pub(super) fn new(path: &Path, rules: &TenantRules) -> Result<Self, BuildError> {
         let seen = fingerprint(path, &Fingerprints::default());
-        let table = files::tenants(path, rules).map_err(|errors| {
-            let errors: Vec<_> =
-                errors.iter().map(|it| format!("{}; {}", it.what, it.cure)).collect();
-            BuildError(errors.join("\n"))
-        })?;
+        let table = files::tenants_logged(path, rules).map_err(BuildError)?;
         Ok(Self { seen, contents: Contents(Some((table, rules.clone()))) })
     }
 }

@@ -181,7 +181,7 @@ fn limit(policy: Policy, unit: Unit, key: Arc<dyn KeySource>, is_level: bool) ->
         return limit;
     }
     // Only a request without a body, such as a GET, has no call.
-    let costs = Costs::flat(0).from_fn(move |head: &RequestHead<'_>| {
+    let costs = Costs::flat(0).with_fn(move |head: &RequestHead<'_>| {
         let call = head.extensions.get::<Call>()?;
         unit.of(call.model(), &call.estimate())
     });

@@ -13,7 +13,7 @@ use crate::key::route;
 
 /// Determines each request's cost in quota units. By default every request costs 1.
 ///
-/// The closure set with [`Costs::from_fn`] applies first, then the matched route's cost, then the
+/// The closure set with [`Costs::with_fn`] applies first, then the matched route's cost, then the
 /// method's cost. [`Costs::by_method`] has these costs:
 ///
 /// | method | units |
@@ -37,7 +37,7 @@ use crate::key::route;
 /// let costs = Costs::by_method()
 ///     .method(Method::DELETE, 20)
 ///     .route("/reports/{id}", 50)
-///     .from_fn(|head| head.headers.contains_key("x-bulk").then_some(100));
+///     .with_fn(|head| head.headers.contains_key("x-bulk").then_some(100));
 /// # let _ = costs;
 /// ```
 #[derive(Clone)]
@@ -87,9 +87,23 @@ impl Costs {
         self
     }
 
+    /// Computes the cost with a closure. If the closure returns `None`, the request costs 1.
+    ///
+    /// ```
+    /// use tollgate::Costs;
+    ///
+    /// let costs = Costs::from_fn(|head| head.headers.contains_key("x-bulk").then_some(100));
+    /// # let _ = costs;
+    /// ```
+    pub fn from_fn<C: Into<Cost>>(
+        cost: impl Fn(&RequestHead<'_>) -> Option<C> + Send + Sync + 'static,
+    ) -> Self {
+        Self::default().with_fn(cost)
+    }
+
     /// Computes the cost with a closure. If the closure returns `None`, the other rules apply.
     #[must_use]
-    pub fn from_fn<C: Into<Cost>>(
+    pub fn with_fn<C: Into<Cost>>(
         mut self,
         cost: impl Fn(&RequestHead<'_>) -> Option<C> + Send + Sync + 'static,
     ) -> Self {

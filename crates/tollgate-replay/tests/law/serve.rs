@@ -75,7 +75,7 @@ impl Case {
             |head: &RequestHead<'_>| head.headers.get("cost")?.to_str().ok()?.parse::<u64>().ok();
         [&self.limits, &self.reload.1].map(|limits| {
             let builder = RateLimitLayer::builder(store.clone())
-                .costs(Costs::default().from_fn(cost))
+                .costs(Costs::from_fn(cost))
                 .tiers(tier::from_fn(|head| head.headers.get("tier").map(|_| "tier")))
                 .expose_verdicts(true)
                 .wait_queue(&queue);

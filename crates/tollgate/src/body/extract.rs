@@ -39,7 +39,7 @@ use crate::key::KeySource;
 ///         Some(Rows(lines as u64))
 ///     });
 ///     // A row costs a unit. A body without rows that the layer can see costs as much as possible.
-///     let costs = Costs::flat(1_000).from_fn(|head| Some(head.extensions.get::<Rows>()?.0));
+///     let costs = Costs::flat(1_000).with_fn(|head| Some(head.extensions.get::<Rows>()?.0));
 ///     let policy = Policy::token_bucket("rows", Quota::per_minute(1_000))?;
 ///     let limit = Limit::per_api_key(policy, keys.clone()).costs(costs);
 ///     let limit = RateLimitLayer::builder(store).limit(limit).build()?;

@@ -69,7 +69,7 @@ fn specific_rules_override_general_rules() {
         .method(Method::from_bytes(b"QUERY").unwrap(), Cost::new(4))
         .method(Method::from_bytes(b"PURGE").unwrap(), Cost::new(9))
         .route("/items/{id}", Cost::new(2))
-        .from_fn(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
+        .with_fn(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
     assert_eq!(cost(&costs, "QUERY", None, false), 4);
     assert_eq!(cost(&costs, "PURGE", None, false), 9);
     assert_eq!(cost(&costs, "DELETE", Some("/items/{id}"), false), 2);

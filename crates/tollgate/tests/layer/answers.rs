@@ -101,7 +101,7 @@ async fn hidden_limit_denies_without_headers() {
 async fn cost_above_quota_is_forbidden() {
     let (_, store) = memory();
     // A cost that a closure returns is not known when the layer is built.
-    let costs = Costs::default().from_fn(|_| Some(11));
+    let costs = Costs::from_fn(|_| Some(11));
     let used_up = Limit::global(log("used-up", 1)).costs(Costs::flat(Cost::ONE));
     let service = limited(&store, [Limit::global(log("global", 10)).costs(costs), used_up]);
     let response = ask(&service, get()).await;

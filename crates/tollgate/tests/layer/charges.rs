@@ -164,7 +164,7 @@ async fn nested_route_matches_full_pattern() {
 
 #[tokio::test]
 async fn policies_have_separate_costs() {
-    let bytes = Costs::flat(Cost::new(1)).from_fn(|head| {
+    let bytes = Costs::flat(Cost::new(1)).with_fn(|head| {
         let length = head.headers.get("content-length")?.to_str().ok()?.parse().ok()?;
         Some(Cost::new(length))
     });
@@ -289,7 +289,7 @@ fn cost_above_capacity_does_not_build() {
     assert_eq!(error(bucket()), None, "by default each request costs 1");
     assert_eq!(error(bucket().costs(Costs::flat(5))), None);
     // A cost that depends on the request is unknown at build time: such requests get 403.
-    assert_eq!(error(bucket().costs(Costs::default().from_fn(|_| Some(6)))), None);
+    assert_eq!(error(bucket().costs(Costs::from_fn(|_| Some(6)))), None);
     let penalty = bucket().penalty("banned", Strikes::of_denials(2, Duration::from_secs(60)));
     let both = builder(&store, [bucket(), penalty.unwrap()]).build();
     assert!(both.is_ok(), "a penalty charges no units");

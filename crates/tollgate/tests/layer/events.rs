@@ -256,10 +256,10 @@ fn possible_cost_above_capacity_only_warns() {
         (on_login().costs(route), "a request to `/reports/{id}` costs 50"),
         (on_login().costs(Costs::by_method()), "a DELETE request costs 10"),
         (
-            Limit::global(policy()).costs(Costs::by_method().from_fn(|_| Some(1))),
+            Limit::global(policy()).costs(Costs::by_method().with_fn(|_| Some(1))),
             "a DELETE request costs 10",
         ),
-        (Limit::global(policy()).costs(Costs::flat(6).from_fn(|_| Some(1))), "a request costs 6"),
+        (Limit::global(policy()).costs(Costs::flat(6).with_fn(|_| Some(1))), "a request costs 6"),
     ] {
         let (recorder, _open) = Recorder::open();
         builder(&store, [limit]).build().unwrap();

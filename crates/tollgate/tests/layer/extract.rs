@@ -203,7 +203,7 @@ async fn ready_service_is_called() {
 #[tokio::test]
 async fn costs_and_keys_from_the_body() {
     let (_, store) = memory();
-    let cost = Costs::flat(6).from_fn(|head| {
+    let cost = Costs::flat(6).with_fn(|head| {
         let Text(text) = head.extensions.get()?;
         Some(text.len() as u64)
     });

@@ -110,7 +110,7 @@ async fn failed_closed_call_is_unavailable() {
 #[tokio::test]
 async fn hopeless_call_is_permission_denied() {
     let (_, store) = memory();
-    let costs = Costs::default().from_fn(|_| Some(11));
+    let costs = Costs::from_fn(|_| Some(11));
     let limits = [Limit::global(log("small", 10)).costs(costs)];
     let status = client(layer(&store, limits)).await.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied);

@@ -78,7 +78,7 @@ async fn obey(policy: Policy, requests: Vec<Sent>) {
     let number_in = |request: &Request<()>, name| -> Option<u64> {
         request.headers().get(name)?.to_str().ok()?.parse().ok()
     };
-    let costs = Costs::flat(0).from_fn(|head| {
+    let costs = Costs::flat(0).with_fn(|head| {
         let cost = head.headers.get(COST)?.to_str().ok()?;
         cost.parse::<u64>().ok()
     });

@@ -87,7 +87,7 @@ async fn decision_spans_contain_no_personal_data() {
     let staged = Staged::new(store);
     let limits =
         [Limit::global(log("all", 2)), Limit::new(log("each", 9), ClientIp::peer()).shadow()];
-    let costs = Costs::default().from_fn(|head| (*head.method == http::Method::POST).then_some(5));
+    let costs = Costs::from_fn(|head| (*head.method == http::Method::POST).then_some(5));
     let service = builder(&staged, limits).costs(costs).build().unwrap().layer(hello());
     ask(&service, request(http::Method::POST, "/")).await;
     ask(&service, get()).await;

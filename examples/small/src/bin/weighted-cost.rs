@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let costs = Costs::by_method()
         .method(Method::DELETE, Cost::new(20))
         .route("/reports/{id}", Cost::new(50))
-        .from_fn(upload);
+        .with_fn(upload);
     let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
     let limit =
         RateLimitLayer::builder(MemoryStore::new()).limit(Limit::global(policy)).costs(costs);

@@ -299,13 +299,13 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
 /// The closure returns a cost for every request, so no default applies.
 fn costs(plan: &LimitPlan) -> Costs {
     if let Some(settle) = plan.usage() {
-        return Costs::default().from_fn(move |head: &RequestHead<'_>| {
+        return Costs::from_fn(move |head: &RequestHead<'_>| {
             let call = Facts::of(head)?.call.as_ref()?;
             settle.cost_of(call.model(), &call.estimate())
         });
     }
     let table = Arc::clone(&plan.costs);
-    Costs::default().from_fn(move |head| Some(table.of(head.method, head.uri.path())))
+    Costs::from_fn(move |head| Some(table.of(head.method, head.uri.path())))
 }
 
 fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {

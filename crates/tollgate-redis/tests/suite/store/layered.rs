@@ -40,7 +40,7 @@ impl Answer {
 /// closure, so a method may cost more than a policy's capacity.
 pub(crate) async fn ask(store: &RedisStore, policies: &[&Policy], method: &str) -> Answer {
     let layer = RateLimitLayer::builder(store.clone())
-        .costs(Costs::default().from_fn(|head| Some(Costs::by_method().of(head))));
+        .costs(Costs::from_fn(|head| Some(Costs::by_method().of(head))));
     let limits = policies.iter().map(|policy| Limit::global((*policy).clone()));
     let layer = limits.fold(layer, |layer, limit| layer.limit(limit)).build().unwrap();
     let service = layer.any_body().layer(tower::service_fn(|_: Request<()>| {

@@ -216,6 +216,6 @@ impl Drawn {
         if self.is_flat {
             return Costs::flat(Cost::ONE);
         }
-        Costs::default().from_fn(|head| head.headers[COST].to_str().ok()?.parse::<u64>().ok())
+        Costs::from_fn(|head| head.headers[COST].to_str().ok()?.parse::<u64>().ok())
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Guard {
     pub(super) token: Token,
     pub(super) numbers_need_token: bool,
     pub(super) hosts: Hosts,
+    /// Where operators allow a host.
+    pub(super) hosts_setting: String,
     pub(super) peers: Peers,
 }
 
@@ -34,8 +36,10 @@ impl Guard {
             Problem::new(StatusCode::BAD_REQUEST, "The request needs exactly one valid Host.")
         })?;
         if !self.hosts.allow(host.host()) {
-            let detail = "The admin router does not allow this host: add it where the router is \
-                          built, or use localhost.";
+            let detail = format!(
+                "The admin router does not allow this host: add it to {}, or use localhost. [TG0417]",
+                self.hosts_setting
+            );
             return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail));
         }
         if let Some(peer) = self.peers.admit(method, uri.path(), headers) {

@@ -100,6 +100,7 @@ pub struct AdminBuilder {
     token: Option<String>,
     numbers_need_token: bool,
     hosts: Vec<String>,
+    hosts_setting: Option<String>,
     format: SubjectFormat,
     layers: Vec<Layers>,
     metrics: Option<Render>,
@@ -129,6 +130,13 @@ impl AdminBuilder {
     /// always allowed.
     pub fn allow_host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into());
+        self
+    }
+
+    /// Names the setting that the allowed hosts come from, for example `ADMIN_HOSTS`. The response
+    /// to a request for another host names it. By default it names [`allow_host`](Self::allow_host).
+    pub fn hosts_setting(mut self, name: impl Into<String>) -> Self {
+        self.hosts_setting = Some(name.into());
         self
     }
 
@@ -216,6 +224,9 @@ impl AdminBuilder {
                 token,
                 numbers_need_token: self.numbers_need_token,
                 hosts: Hosts::new(self.hosts)?,
+                hosts_setting: self
+                    .hosts_setting
+                    .unwrap_or_else(|| "`AdminBuilder::allow_host`".to_owned()),
                 peers,
             },
             subjects: SubjectFormatter::new(self.format),

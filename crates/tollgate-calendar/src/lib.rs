@@ -113,8 +113,9 @@ impl Unit {
 #[non_exhaustive]
 pub enum ZoneError {
     /// No time zone has this name.
+    #[doc(alias = "TG0604")]
     #[error(
-        "no time zone is called `{}`: expected an IANA name such as Europe/Berlin",
+        "no time zone is called `{}`: expected an IANA name such as Europe/Berlin [TG0604]",
         .zone.escape_default()
     )]
     Unknown {

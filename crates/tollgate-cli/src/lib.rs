@@ -4,6 +4,7 @@
 
 mod admin;
 pub mod explain;
+mod explain_error;
 mod load;
 mod log;
 pub mod overrides;
@@ -25,7 +26,7 @@ use clap_complete::Shell;
 use http::Uri;
 use tollgate_config::plan::{LogFormat, LogPlan};
 use tollgate_config::{self as config, Source};
-use tollgate_config::{check, schema};
+use tollgate_config::{check, code, schema};
 use tollgate_gateway::serve;
 use tollgate_gateway::trace::{self, Tracing};
 
@@ -33,6 +34,7 @@ pub use crate::load::{Checks, load};
 
 use crate::admin::Admin;
 use crate::explain::{Described, explain};
+use crate::explain_error::explain_error;
 use crate::load::{WRONG, failed, plan, tell, wrong};
 use crate::overrides::OverrideArgs;
 use crate::replay::{ReplayArgs, SuggestArgs};
@@ -109,6 +111,15 @@ pub enum Command {
         /// The request.
         #[command(flatten)]
         request: Box<Described>,
+    },
+    /// Explain the code of an error or a warning, or list all codes
+    ///
+    /// Messages end with their code, or start with it, as in `error[TG0107]`. The command prints the
+    /// cause, the cure and an example.
+    #[command(after_help = "Example: tollgate explain-error TG0107")]
+    ExplainError {
+        /// The code
+        code: Option<String>,
     },
     /// Show what a file would decide about the requests in an access log
     ///
@@ -251,11 +262,14 @@ impl Cli {
                 let mut words = String::new();
                 explain(&read(config)?, request, &mut words).map_err(|error| {
                     // The explanation up to the error.
-                    let code = failed(&words);
-                    eprintln!("error: {error}");
-                    code
+                    let exit = failed(&words);
+                    eprintln!("{}", code::titled(&error));
+                    exit
                 })?;
                 Ok(words)
+            }
+            Command::ExplainError { code } => {
+                explain_error(code.as_deref()).map_err(|error| wrong(&error))
             }
             Command::Replay { config, replay } => {
                 let plan = read(config)?;
@@ -306,7 +320,7 @@ impl Cli {
 }
 
 fn failure(error: &str) -> ExitCode {
-    eprintln!("error: {error}");
+    eprintln!("{}", code::titled(error));
     ExitCode::FAILURE
 }
 
@@ -348,7 +362,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
             tracing::error!(target: "tollgate", "{failure}");
             return ExitCode::from(failure.code);
         }
-        eprintln!("error: {failure}");
+        eprintln!("{}", code::titled(&failure.to_string()));
         ExitCode::from(failure.code)
     })
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tollgate_config::check::Count;
+use tollgate_config::code;
 use tollgate_config::plan::Plan;
 use tollgate_config::{self as config, Source};
 use tollgate_gateway::trace;
@@ -67,7 +68,7 @@ pub(crate) fn failed(report: &str) -> ExitCode {
 }
 
 pub(crate) fn wrong(error: &dyn fmt::Display) -> ExitCode {
-    eprintln!("error: {error}");
+    eprintln!("{}", code::titled(&error.to_string()));
     ExitCode::from(WRONG)
 }
 

@@ -12,7 +12,7 @@ pub(crate) fn start(plan: &LogPlan, tracing: &Tracing) -> Result<(), String> {
     let filter = match std::env::var(VARIABLE).ok().filter(|value| !value.is_empty()) {
         Some(value) => EnvFilter::try_new(&value).map_err(|error| {
             format!(
-                "{VARIABLE} '{value}': {error}; use a level such as `info`, or `tollgate=debug`"
+                "{VARIABLE} '{value}': {error}; use a level such as `info`, or `tollgate=debug` [TG0415]"
             )
         })?,
         None => EnvFilter::default().add_directive(plan.level.into()),

@@ -4,6 +4,7 @@
 #![expect(missing_docs, reason = "a part of the gateway, and not a library for other programs")]
 
 pub mod check;
+pub mod code;
 mod file;
 pub mod plan;
 mod rate_limits;
@@ -28,6 +29,9 @@ use self::yaml::problem::{Checked, Problems, Reported};
 use self::yaml::tree;
 use self::yaml::typed::{Input, ValueType as _};
 
+/// The environment variable with the token of the admin address.
+pub const ADMIN_TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
+
 #[derive(Debug)]
 pub struct Outcome {
     pub plan: Option<Plan>,
@@ -50,9 +54,9 @@ impl Outcome {
 
 /// The errors in these files, at their places in the configuration.
 fn file_problems(named: &NamedFiles) -> impl Iterator<Item = Problem> {
-    (named.check)().into_iter().filter_map(|FileError { file, what, cure }| {
+    (named.check)().into_iter().filter_map(|FileError { file, code, what, cure }| {
         let (_, place) = named.files.iter().find(|(named, _)| *named == file)?;
-        Some(Problem { severity: Severity::Error, place: place.clone(), what, cure })
+        Some(Problem { severity: Severity::Error, code, place: place.clone(), what, cure })
     })
 }
 
@@ -87,8 +91,9 @@ pub fn read_tests(source: &Source) -> (Option<TestFile>, Report) {
 fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan> {
     if source.text.len() as u64 > Source::MAX_BYTES {
         let what = format!("the file is larger than {} KiB", Source::MAX_BYTES >> 10);
-        return Err(problems.error(Place::START, what, "is it the right file?"));
+        return Err(problems.error(code::TOO_LARGE, Place::START, what, "is it the right file?"));
     }
     let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
-    file::read::plan(&*File::read(Input::root(&root, problems))?)
+    let has_admin_token = env(ADMIN_TOKEN).is_some_and(|token| !token.is_empty());
+    file::read::plan(&*File::read(Input::root(&root, problems))?, has_admin_token)
 }

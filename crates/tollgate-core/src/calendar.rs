@@ -142,22 +142,31 @@ impl fmt::Display for Calendar {
 #[non_exhaustive]
 pub enum CalendarError {
     /// The name is empty, too long or not printable ASCII.
-    #[error("the name of a calendar is 1 to {} printable ASCII characters", Calendar::MAX_NAME)]
+    #[doc(alias = "TG0603")]
+    #[error(
+        "the name of a calendar is 1 to {} printable ASCII characters [TG0603]",
+        Calendar::MAX_NAME
+    )]
     Name,
     /// There are fewer than two instants, so no period has both a start and an end.
-    #[error("a calendar of {count} instants has no complete period: it needs two or more")]
+    #[doc(alias = "TG0603")]
+    #[error("a calendar of {count} instants has no complete period: it needs two or more [TG0603]")]
     TooFew {
         /// How many instants there were.
         count: usize,
     },
     /// The process already has a calendar with this name but different periods.
+    #[doc(alias = "TG0603")]
     #[error(
         "the process already has a calendar with this name and different periods: give each its own \
-         name"
+         name [TG0603]"
     )]
     NameInUse,
     /// The instants are not in ascending order.
-    #[error("instant {index} of the calendar, counted from 0, is not later than the one before it")]
+    #[doc(alias = "TG0603")]
+    #[error(
+        "instant {index} of the calendar, counted from 0, is not later than the one before it [TG0603]"
+    )]
     Order {
         /// The index of the first instant that is out of order.
         index: usize,

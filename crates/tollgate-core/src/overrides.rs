@@ -44,16 +44,21 @@ pub enum OverrideChange {
 #[non_exhaustive]
 pub enum OverrideError {
     /// A penalty has no quota.
-    #[error("policy `{0}` is a penalty and has no quota: override the policy that it protects")]
+    #[doc(alias = "TG0606")]
+    #[error(
+        "policy `{0}` is a penalty and has no quota: override the policy that it protects [TG0606]"
+    )]
     Penalty(String),
     /// Queued requests already have their places.
+    #[doc(alias = "TG0606")]
     #[error(
         "policy `{0}` queues its requests, whose places depend on its quota: change the quota where \
-         the policy is configured"
+         the policy is configured [TG0606]"
     )]
     Queue(String),
     /// The window of a calendar or of permits is not a time that can be set.
-    #[error("policy `{0}` has no window that can be changed: override only its limit")]
+    #[doc(alias = "TG0606")]
+    #[error("policy `{0}` has no window that can be changed: override only its limit [TG0606]")]
     Window(String),
     /// The quota is not valid for the policy.
     #[error(transparent)]

@@ -1,6 +1,7 @@
 //! A store's settings.
 
 use std::fmt;
+use std::panic::catch_unwind;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -74,15 +75,27 @@ pub enum ConnectError {
     #[error("TLS to Redis: {0}")]
     Tls(#[from] TlsError),
     /// The namespace contains a brace.
+    #[doc(alias = "TG0305")]
     #[error(
-        "the namespace {0:?} contains a brace, which would change the slot of its keys; remove the brace"
+        "the namespace {0:?} contains a brace, which would change the slot of its keys; remove the brace [TG0305]"
     )]
     Namespace(String),
     /// There is no tokio runtime to connect in.
-    #[error("a RedisStore must be built inside a tokio runtime, for example under #[tokio::main]")]
+    #[doc(alias = "TG0306")]
+    #[error(
+        "a RedisStore must be built inside a tokio runtime, for example under #[tokio::main] [TG0306]"
+    )]
     NoRuntime,
+    /// The tokio runtime has no timer, so calls could not time out.
+    #[doc(alias = "TG0307")]
+    #[error(
+        "the tokio runtime has no timer, which a RedisStore needs for its timeouts: call \
+         `enable_all()` on the runtime's builder [TG0307]"
+    )]
+    NoTimer,
     /// The client rejected its settings.
-    #[error("the Redis client rejected its settings: {0}")]
+    #[doc(alias = "TG0308")]
+    #[error("the Redis client rejected its settings: {0} [TG0308]")]
     Client(String),
 }
 
@@ -255,7 +268,7 @@ impl RedisStoreBuilder {
     /// Creates the store and starts to connect. Requests before the first connection fail after the
     /// timeout.
     pub fn connect(self) -> Result<RedisStore, ConnectError> {
-        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        let runtime = runtime()?;
         if self.namespace.contains(['{', '}']) {
             return Err(ConnectError::Namespace(self.namespace));
         }
@@ -316,10 +329,18 @@ impl RedisStoreBuilder {
 
     /// Returns what a reader of values needs.
     pub(crate) fn reader(self) -> Result<(Network, Duration, Servers), ConnectError> {
-        Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        runtime()?;
         let network = self.network()?;
         Ok((network, self.bounds.timeout, self.address.servers))
     }
+}
+
+/// Returns the current runtime. Tokio reports a missing timer only by a panic, which would
+/// otherwise occur in background tasks.
+fn runtime() -> Result<Handle, ConnectError> {
+    let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+    let timer = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO)));
+    timer.map(|()| runtime).map_err(|_| ConnectError::NoTimer)
 }
 
 impl fmt::Debug for RedisStoreBuilder {

@@ -45,7 +45,7 @@
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers from a verified JSON Web Token |
 //! | `jwt-rust-crypto` | `jwt` with jsonwebtoken's `rust_crypto` provider; with `jwt` alone, your program selects the crypto provider |
 //! | `serde` | `Denial::json`, and `store::SentReceipt`: receipts for another process |
-//! | `metrics` | counters and durations through the `metrics` crate, and reports for `tollgate-admin` |
+//! | `metrics` | counters and durations through the `metrics` crate, and `handle` of layers and limiters, with reports for `tollgate-admin` |
 //! | `test-util` | `ManualClock`, a clock that tests advance; `store::TokioClock`, which follows tokio's time |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

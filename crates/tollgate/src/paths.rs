@@ -135,10 +135,11 @@ fn hex(digit: u8) -> Option<u8> {
 
 /// The error for a path pattern that would match no path.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[doc(alias = "TG0121")]
 #[error(
     "path pattern {pattern:?}: start with `/`, use `*` as the last segment alone \
      (`/static/*`), and leave out `//`, `..`, `;`, the query, parameters, and escapes that servers \
-     read in different ways (`%2F`); for a route like `/users/{{id}}` put the layer on that route"
+     read in different ways (`%2F`); for a route like `/users/{{id}}` put the layer on that route [TG0121]"
 )]
 pub struct PathsError {
     pattern: String,

@@ -109,6 +109,16 @@ async fn foreign_sites_are_rejected() {
         assert_eq!(response.status(), expected, "{headers:?}");
         assert!(!response.headers().contains_key("access-control-allow-origin"));
     }
+    for (admin, cure) in [
+        (Admin::builder(), "add it to `AdminBuilder::allow_host`, or use localhost. [TG0417]"),
+        (Admin::builder().hosts_setting("ADMIN_HOSTS"), "add it to ADMIN_HOSTS, or use"),
+    ] {
+        let admin = admin.token(TOKEN).build().unwrap();
+        let request = Request::builder().uri("/status").header("host", "10.0.0.7");
+        let response = send(&admin, request.body(Body::empty()).unwrap()).await;
+        let body = text(response).await;
+        assert!(body.contains(cure), "{body}");
+    }
     // In HTTP/2 the target contains the host.
     for (uri, expected) in [("http://localhost/status", 200), ("http://evil.example/status", 421)] {
         let request = Request::builder().uri(uri).body(Body::empty()).unwrap();

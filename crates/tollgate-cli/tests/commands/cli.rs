@@ -101,7 +101,7 @@ fn check_reports_all_errors_with_exit_code_2() {
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
     let told = text(&output.stderr);
-    assert_eq!(told.matches("error: ").count(), 6, "{told}");
+    assert_eq!(told.matches("error[TG0012]: ").count(), 6, "{told}");
     assert!(told.ends_with("broken/bad-targets.yaml: 6 errors, 0 warnings\n"), "{told}");
 }
 
@@ -122,7 +122,7 @@ fn missing_file_exits_with_2() {
     ] {
         let output = tollgate(command, "");
         assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).starts_with("error: nowhere.yaml: "), "{output:?}");
+        assert!(text(&output.stderr).starts_with("error[TG0001]: nowhere.yaml: "), "{output:?}");
     }
 }
 

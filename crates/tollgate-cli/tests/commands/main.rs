@@ -4,6 +4,7 @@
 mod cli;
 mod command_page;
 mod containers;
+mod error_codes;
 mod gate;
 mod metrics;
 mod named_files;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::time::sleep;
+use tollgate_test_servers::Redis;
 
 use crate::support::{Client, Gateway, Upstream, until, whole};
 
@@ -295,7 +296,7 @@ fn invalid_file_or_used_port_fails_startup() {
     let address = taken.local_addr().unwrap();
     let (code, said) = run(&format!("listen: {address}\ntarget: http://127.0.0.1:9\n"));
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+    assert!(said.contains(&format!("error[TG0401]: cannot listen on {address}")), "{said}");
     assert!(said.contains("choose another `listen`"), "{said}");
     // A gateway does not take over a socket that another one listens on.
     let folder = TempDir::new().unwrap();
@@ -306,4 +307,16 @@ fn invalid_file_or_used_port_fails_startup() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("cannot listen on {}", path.display())), "{said}");
     assert!(said.contains("choose another `decisionApi.socket`"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_says_why_redis_is_not_usable() {
+    let redis = Redis::builder().password("s3cret").start();
+    let refused = redis.url().replace("s3cret", "wr0ng");
+    for (url, code) in [(&*refused, "TG0310"), ("redis://127.0.0.1:9", "TG0309")] {
+        let upstream = Upstream::new().await;
+        let store = format!("store: {{redis: {{url: '{url}'}}}}\n");
+        let gateway = Gateway::start(&format!("{}{store}", upstream.target()));
+        gateway.until_logged(&format!(" [{code}]"));
+    }
 }

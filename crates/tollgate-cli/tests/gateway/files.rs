@@ -140,13 +140,13 @@ async fn connection_limit_beyond_open_files_is_rejected() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains(&format!("error: {WHY}")), "{said}");
+    assert!(!output.status.success() && said.contains(&format!("error[TG0411]: {WHY}")), "{said}");
 
     // A reload is rejected for the same reason.
     let gateway = Gateway::start_with_file_limit(FILES, &lines(99));
     gateway.rewrite(&lines(400));
     let config = gateway.until_config(|config| config["failedReloads"] == 1).await;
-    assert_eq!(config["lastError"]["message"], WHY);
+    assert_eq!(config["lastError"]["message"], format!("{WHY} [TG0411]"));
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
 }
 

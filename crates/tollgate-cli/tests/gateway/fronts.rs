@@ -212,6 +212,7 @@ async fn invalid_auth_request_suggests_a_fix() {
         headers.remove(index);
         let (status, detail) = ask("/forward-auth", &headers).await;
         assert!(status == 400 && detail.contains(name), "{name}: {status} {detail}");
+        assert!(detail.ends_with(" [TG0418]"), "{detail}");
         if *name != "x-forwarded-for" {
             let twice = [&TRAEFIK[..], &[(*name, "/free")]].concat();
             let (status, detail) = ask("/forward-auth", &twice).await;
@@ -226,7 +227,7 @@ async fn invalid_auth_request_suggests_a_fix() {
     let client = Client::new(gateway.fronts["forwardAuth"]);
     let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
     assert_eq!(answer.status, 403);
-    let cure = "Add 127.0.0.1 to `rateLimiter.forwardAuth.trustedProxies`.";
+    let cure = "Add 127.0.0.1 to `rateLimiter.forwardAuth.trustedProxies`. [TG0419]";
     let problem = answer.json();
     assert_eq!(problem["detail"], cure);
     assert_eq!(problem["type"], "about:blank");

@@ -142,7 +142,7 @@ fn log_format_flag_overrides_variable() {
     }
     let (code, said) = run(&[], None);
     assert_eq!(code, Some(1));
-    assert!(said.contains("error: cannot listen on "), "{said}");
+    assert!(said.contains("error[TG0401]: cannot listen on "), "{said}");
     let (code, said) = run(&["--log-format", "xml"], None);
     assert_eq!(code, Some(2));
     assert!(said.contains("[possible values: text, json]"), "{said}");

@@ -133,6 +133,15 @@ async fn unknown_host_names_are_rejected() {
     {
         let answer = client.send("GET", path, &[("host", "rebound.example")], "").await.unwrap();
         assert_eq!(answer.status, expected, "{path}");
+        if expected == 421 {
+            assert!(
+                answer.json()["detail"]
+                    .as_str()
+                    .unwrap()
+                    .contains("add it to TOLLGATE_ADMIN_HOSTS, or use"),
+                "{path}"
+            );
+        }
     }
     assert_eq!(client.get("/no-such").await.status, 404);
     // The page accepts only the same host names as the API.

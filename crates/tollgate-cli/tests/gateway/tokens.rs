@@ -302,6 +302,7 @@ async fn key_fetch_requires_a_trusted_certificate() {
         assert_eq!(ask(&Client::new(gateway.address), &key.token()).await, status);
         if status == 403 {
             gateway.until_logged("invalid peer certificate");
+            gateway.until_logged("[TG0218]");
         }
     }
 }

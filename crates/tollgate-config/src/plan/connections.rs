@@ -14,10 +14,11 @@ pub struct Connections {
 
 /// The process may open fewer files than the configuration needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[doc(alias = "TG0411")]
 #[error(
     "this process may open {has} files, which is enough for {fits} client connections, but the \
      configuration needs {asked} (`maxConnections` of all listeners): raise the limit on open \
-     files to {needs} (`ulimit -Hn`), or lower `maxConnections`"
+     files to {needs} (`ulimit -Hn`), or lower `maxConnections` [TG0411]"
 )]
 pub struct TooFewFiles {
     has: u64,

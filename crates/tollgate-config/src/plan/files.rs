@@ -22,6 +22,7 @@ use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
 use tollgate_proxy::settings::TargetTls;
 use webpki::EndEntityCert;
 
+use crate::code::{self, Code};
 use crate::file::read;
 use crate::plan::{
     KeyOrigin, TargetTlsFiles, TenantQuota, TenantRules, TenantSource, TenantTable, TenantsPlan,
@@ -71,6 +72,7 @@ impl ByName {
             if names.is_empty() {
                 return Err(wrong(
                     &files.certificate,
+                    code::CERTIFICATE,
                     "its first certificate names no host, so no client could request it",
                     "give a certificate with DNS names in its subject alternative names",
                 ));
@@ -105,7 +107,7 @@ fn named(
     let own = certified.end_entity_cert().map_err(|error| unfit(certificate, key, &error))?;
     let parsed = EndEntityCert::try_from(own).map_err(|error| {
         let what = format!("its first certificate cannot be used: {error}");
-        wrong(certificate, what, "put the server's own certificate first")
+        wrong(certificate, code::CERTIFICATE, what, "put the server's own certificate first")
     })?;
     let names = parsed.valid_dns_names();
     let names = names.map(|name| name.trim_start_matches('*').to_ascii_lowercase()).collect();
@@ -151,7 +153,12 @@ fn authorities(file: &Path) -> Result<RootCertStore, FileError> {
 
 fn unfit_authority(file: &Path, error: &dyn fmt::Display) -> FileError {
     let what = format!("a certificate authority in it cannot be used: {error}");
-    wrong(file, what, "name a file with the certificates that sign the others' certificates")
+    wrong(
+        file,
+        code::CERTIFICATE,
+        what,
+        "name a file with the certificates that sign the others' certificates",
+    )
 }
 
 /// Reads the authorities for a target's certificate, and the gateway's own certificate.
@@ -199,8 +206,13 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
 pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
     text_of(file, read_up_to(file, MOST_BYTES_OF_A_LIST)?)?.parse().map_err(
         |error: SubjectListError| match error.line {
-            Some(line) => wrong(file, format!("line {line} is not a valid client"), error.cure()),
-            None => wrong(file, "it lists no client", error.cure()),
+            Some(line) => wrong(
+                file,
+                code::INVALID_FILE,
+                format!("line {line} is not a valid client"),
+                error.cure(),
+            ),
+            None => wrong(file, code::INVALID_FILE, "it lists no client", error.cure()),
         },
     )
 }
@@ -249,7 +261,8 @@ fn read_tenants(
                     (String::new(), it.what.replace(&named, "`…`"))
                 }
             };
-            wrong(file, format!("{}: line {line}{name}: {what}", file.display()), &it.cure)
+            let what = format!("{}: line {line}{name}: {what}", file.display());
+            wrong(file, it.code, what, &it.cure)
         });
         let mut shown: Vec<_> = shown.collect();
         if let (Some(last), more @ 1..) =
@@ -287,7 +300,8 @@ pub(crate) fn text(file: &Path) -> Result<String, FileError> {
 }
 
 fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
-    String::from_utf8(bytes).map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))
+    String::from_utf8(bytes)
+        .map_err(|_| wrong(file, code::NOT_UTF8, "it is not UTF-8", "save it as UTF-8"))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {
@@ -296,7 +310,12 @@ fn read(path: &Path) -> Result<Vec<u8>, FileError> {
 
 fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
     if is_pipe(path) {
-        return Err(wrong(path, "it is a pipe", "name a file, which can be read again"));
+        return Err(wrong(
+            path,
+            code::UNREADABLE_FILE,
+            "it is a pipe",
+            "name a file, which can be read again",
+        ));
     }
     let mut bytes = Vec::new();
     let whole = File::open(path).and_then(|file| {
@@ -306,7 +325,7 @@ fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
     whole.map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > most {
         let what = format!("it is larger than {} KiB", most >> 10);
-        return Err(wrong(path, what, "is it the right file?"));
+        return Err(wrong(path, code::TOO_LARGE, what, "is it the right file?"));
     }
     Ok(bytes)
 }
@@ -319,7 +338,7 @@ fn unreadable(path: &Path, error: &io::Error) -> FileError {
         ),
         _ => "check the path and its permissions".to_owned(),
     };
-    wrong(path, format!("it cannot be read: {error}"), cure)
+    wrong(path, code::UNREADABLE_FILE, format!("it cannot be read: {error}"), cure)
 }
 
 fn no_pem(path: &Path, error: &pem::Error, expected: &str) -> FileError {
@@ -328,23 +347,26 @@ fn no_pem(path: &Path, error: &pem::Error, expected: &str) -> FileError {
         _ => format!("it is not a PEM file: {error}"),
     };
     let cure = format!("expected -----BEGIN {}-----", expected.to_uppercase());
-    wrong(path, what, cure)
+    wrong(path, code::CERTIFICATE, what, cure)
 }
 
 fn unfit(certificate: &Path, key: &Path, error: &TlsError) -> FileError {
     match error {
         TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch) => wrong(
             key,
+            code::CERTIFICATE,
             format!("it is not the key of the first certificate in {}", certificate.display()),
             "put the server's own certificate first, and name its key",
         ),
         TlsError::InvalidCertificate(_) => wrong(
             certificate,
+            code::CERTIFICATE,
             format!("its first certificate cannot be used: {error}"),
             "put the server's own certificate first",
         ),
         _ => wrong(
             key,
+            code::CERTIFICATE,
             format!("the key cannot be used: {error}"),
             "give an RSA, P-256, P-384 or Ed25519 key",
         ),
@@ -353,12 +375,13 @@ fn unfit(certificate: &Path, key: &Path, error: &TlsError) -> FileError {
 
 fn no_keys(path: &Path, error: &JwtKeyError) -> FileError {
     let error = error.to_string();
-    let (what, cure) = error.split_once("; ").unwrap_or((&error, "expected a JSON Web Key Set"));
-    wrong(path, what, cure)
+    let (error, code) = code::split(&error);
+    let (what, cure) = error.split_once("; ").unwrap_or((error, "expected a JSON Web Key Set"));
+    wrong(path, code.unwrap_or(code::TOKEN_KEY), what, cure)
 }
 
-fn wrong(file: &Path, what: impl fmt::Display, cure: impl fmt::Display) -> FileError {
-    FileError { file: file.to_owned(), what: what.to_string(), cure: cure.to_string() }
+fn wrong(file: &Path, code: Code, what: impl fmt::Display, cure: impl fmt::Display) -> FileError {
+    FileError { file: file.to_owned(), code, what: what.to_string(), cure: cure.to_string() }
 }
 
 const CERTIFICATE: &str = "certificate";

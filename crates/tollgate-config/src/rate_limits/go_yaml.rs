@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use crate::code;
 use crate::yaml::place::Place;
 use crate::yaml::problem::Problems;
 use crate::yaml::tree::{Node, Pair, Value};
@@ -65,6 +66,7 @@ fn with_merged<'a>(pairs: &'a [Pair], problems: &Problems) -> Vec<&'a Pair> {
         for section in sections {
             let Value::Map(pairs) = &section.value else {
                 problems.error(
+                    code::UNSUPPORTED_YAML,
                     Place { span: merge.key_span.clone(), path: MERGE.to_owned() },
                     "`<<` includes a section, or a list of sections",
                     "name the anchor of a section, such as `<<: *limit`",

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::rules::{domain, is_rules};
+use crate::code;
 use crate::plan::RateLimitDomain;
 use crate::yaml::place::{Place, Span};
 use crate::yaml::problem::{Checked, Problem, Problems, Reported, Severity};
@@ -35,7 +36,7 @@ pub(super) fn rules(file: &str, problems: &Problems) -> Option<Checked<Vec<Text>
     if texts.is_empty() {
         let what = "no ConfigMap in this file has rules in `data`";
         let cure = "write a key such as `config.yaml: |` with `domain: …` and `descriptors: […]`";
-        return Some(Err(problems.error(Place::START, what, cure)));
+        return Some(Err(problems.error(code::EMPTY_FILE, Place::START, what, cure)));
     }
     Some(Ok(texts))
 }
@@ -95,7 +96,7 @@ impl Text {
     pub(super) fn read(&self, problems: &Problems) -> Checked<RateLimitDomain> {
         let own = Rc::new(Problems::default());
         let domain = domain(&self.rules, &own);
-        for Problem { severity, place, what, cure } in own.take() {
+        for Problem { severity, code, place, what, cure } in own.take() {
             let (line, column) = self.position(place.span.start);
             let start = self.lines.as_ref().and_then(|lines| lines.get(line));
             let length = place.span.len();
@@ -105,8 +106,8 @@ impl Text {
             };
             let place = Place { span, ..place };
             match severity {
-                Severity::Error => drop(problems.error(place, what, cure)),
-                Severity::Warning => problems.warn(place, what, cure),
+                Severity::Error => drop(problems.error(code, place, what, cure)),
+                Severity::Warning => problems.warn(code, place, what, cure),
             }
         }
         domain

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use self::rules::{domain, is_rules};
+use crate::code;
 use crate::files::{self, FileError};
 use crate::plan::{RateLimitDomain, RateLimitDomains};
 use crate::yaml::problem::{Problem, Problems, Report, Severity};
@@ -83,12 +84,16 @@ fn conflict(
     merges_domains: bool,
 ) -> Option<FileError> {
     let name = domain.name.escape_debug();
-    let (what, cure) =
+    let (code, what, cure) =
         read.iter().filter(|(_, it)| it.name == domain.name).find_map(|(first, it)| {
             let first = first.display();
             if !merges_domains {
                 let what = format!("the domain `{name}` is also in {first}");
-                return Some((what, "write it into one file, or set `mergeDomains: true`"));
+                return Some((
+                    code::SAME_NAME,
+                    what,
+                    "write it into one file, or set `mergeDomains: true`",
+                ));
             }
             let twice = domain
                 .descriptors
@@ -96,17 +101,17 @@ fn conflict(
                 .find(|new| it.descriptors.iter().any(|old| old.is_like(new)))?;
             let what =
                 format!("the descriptor `{twice}` of the domain `{name}` is also in {first}");
-            Some((what, "remove one of the two"))
+            Some((code::LISTED_TWICE, what, "remove one of the two"))
         })?;
-    Some(FileError { file: file.to_owned(), what, cure: cure.to_owned() })
+    Some(FileError { file: file.to_owned(), code, what, cure: cure.to_owned() })
 }
 
 /// The first error in a rules file, and a command that shows all errors.
 fn first_error(report: &Report, source: &Source, file: &Path) -> FileError {
     let mut errors = report.problems().iter().filter(|it| it.severity == Severity::Error);
-    let Some(Problem { place, what, cure, .. }) = errors.next() else {
+    let Some(Problem { code, place, what, cure, .. }) = errors.next() else {
         let (what, cure) = ("it is not valid".to_owned(), "correct it".to_owned());
-        return FileError { file: file.to_owned(), what, cure };
+        return FileError { file: file.to_owned(), code: code::INVALID_FILE, what, cure };
     };
     let before = source.text.chars().take(place.span.start);
     let line = before.filter(|letter| *letter == '\n').count() + 1;
@@ -116,5 +121,5 @@ fn first_error(report: &Report, source: &Source, file: &Path) -> FileError {
         let all = format!("`tollgate check {}` shows all", file.display());
         what = format!("{what} (and {others} more: {all})");
     }
-    FileError { file: file.to_owned(), what, cure: cure.clone() }
+    FileError { file: file.to_owned(), code: *code, what, cure: cure.clone() }
 }

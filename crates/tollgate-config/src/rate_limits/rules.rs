@@ -5,6 +5,7 @@ use std::rc::Rc;
 use tollgate::policy::{Algorithm, Refill, Resolution};
 
 use super::go_yaml;
+use crate::code;
 use crate::file::format;
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, Rule, Unit};
 use crate::yaml::place::Place;
@@ -25,7 +26,7 @@ pub(super) fn domain(text: &str, problems: &Rc<Problems>) -> Checked<RateLimitDo
     let root = tree::parse_first(text, problems).ok_or(Reported)?;
     let Some(root) = root else {
         let cure = "write `domain: …` and `descriptors: […]`";
-        return Err(problems.error(Place::START, "the file is empty", cure));
+        return Err(problems.error(code::EMPTY_FILE, Place::START, "the file is empty", cure));
     };
     let root = go_yaml::as_go_reads(&root, problems);
     let root = Domain::read(Input::root(&root, problems))?;
@@ -41,7 +42,7 @@ fn all(items: &[Item<DescriptorEntry>], domain: &str) -> Vec<Descriptor> {
         let Ok(descriptor) = read else { continue };
         if all.iter().any(|it| it.is_like(&descriptor)) {
             let what = "this list already has a descriptor with the same key and value";
-            item.location.error(what, "remove one of the two");
+            item.location.error(code::LISTED_TWICE, what, "remove one of the two");
         }
         all.push(descriptor);
     }
@@ -53,6 +54,7 @@ fn descriptor(entry: &DescriptorEntry, domain: &str) -> Checked<Descriptor> {
         if flag.value() == Ok(true) {
             let key = flag.key;
             flag.name().warn(
+                code::NO_EFFECT,
                 format!("`{key}` has no effect: values that clients choose never become labels"),
                 format!("remove `{key}`; give values that you want to distinguish their own rules"),
             );
@@ -62,7 +64,7 @@ fn descriptor(entry: &DescriptorEntry, domain: &str) -> Checked<Descriptor> {
     let shares = entry.share_threshold.value()?;
     if shares && !value.as_ref().is_some_and(|value| value.contains('*')) {
         let what = "`share_threshold` is for values that match a pattern, and `value` has no `*`";
-        entry.share_threshold.name().error(what, "remove it, or add a `*`");
+        entry.share_threshold.name().error(code::DESCRIPTOR, what, "remove it, or add a `*`");
     }
     let (shadow, quota) = (entry.shadow_mode.value()?, entry.quota_mode.value()?);
     let rule = match entry.rate_limit.get()? {
@@ -78,7 +80,7 @@ fn descriptor(entry: &DescriptorEntry, domain: &str) -> Checked<Descriptor> {
             ];
             for (key, _) in keys.into_iter().filter(|(_, is_used)| *is_used) {
                 let what = format!("`{}` has no effect without `rate_limit`", key.key);
-                key.name().warn(what, "move it to the entry with the limit");
+                key.name().warn(code::NO_EFFECT, what, "move it to the entry with the limit");
             }
             None
         }
@@ -95,7 +97,7 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
         let replaced = item.get()?.name.value()?;
         if replaced == name {
             let what = "a rule cannot replace itself";
-            item.location.error(what, "name another rule");
+            item.location.error(code::DESCRIPTOR, what, "name another rule");
         }
         replaces.push(replaced);
     }
@@ -104,19 +106,20 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
     let allowed = if limit.unlimited.value()? {
         let what = |key: &Setting| format!("`{}` has no effect with `unlimited: true`", key.key);
         if unit.is_set() {
-            unit.name().error(what(unit), "remove one of the two");
+            unit.name().error(code::EXCLUSIVE_KEYS, what(unit), "remove one of the two");
         }
         for key in [number, algorithm].into_iter().filter(|key| key.is_set()) {
-            key.name().warn(what(key), "remove one of the two");
+            key.name().warn(code::NO_EFFECT, what(key), "remove one of the two");
         }
         None
     } else {
         if !unit.is_set() {
             let cure = "write `unit` and `requests_per_unit`, or `unlimited: true`";
-            limit.info.location.error("`unit` is missing", cure);
+            limit.info.location.error(code::MISSING_KEY, "`unit` is missing", cure);
         }
         if !number.is_set() {
             limit.info.location.warn(
+                code::DESCRIPTOR,
                 "`requests_per_unit` is missing, which means 0: every request is denied",
                 "write the number of requests",
             );
@@ -126,7 +129,11 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
         let allowed = Allowed::new(domain, requests, unit, limit.algorithm.value()?);
         Some(allowed.map_err(|error| {
             let nearest = error.nearest_limit().map(|nearest| format!("write {nearest}"));
-            number.error(error.to_string(), nearest.unwrap_or_else(|| "choose another".to_owned()))
+            number.error(
+                code::QUOTA_RANGE,
+                error.to_string(),
+                nearest.unwrap_or_else(|| "choose another".to_owned()),
+            )
         })?)
     };
     Ok(Rule { name, replaces, allowed, ..Rule::default() })

@@ -1,6 +1,8 @@
+use crate::code::{self, Code};
+
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-pub(super) type Wrong = (String, String);
+pub(super) type Wrong = (Code, String, String);
 
 /// Replaces `${NAME}` and `${NAME:-default}`; `$${` becomes `${`. Any other `$` is an ordinary
 /// character. Returns `None` if there are no references.
@@ -23,6 +25,7 @@ pub(super) fn expand(text: &str, env: Env<'_>) -> Result<Option<String>, Wrong> 
         out.push_str(before);
         let Some(end) = reference.find('}') else {
             return Err((
+                code::INVALID_REFERENCE,
                 "a `${` without its `}`".to_owned(),
                 "close it, or write `$${` for the characters themselves".to_owned(),
             ));
@@ -42,6 +45,7 @@ fn value(reference: &str, env: Env<'_>) -> Result<String, Wrong> {
     let is_name = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
     if name.is_empty() || !name.bytes().all(is_name) || name.as_bytes()[0].is_ascii_digit() {
         return Err((
+            code::INVALID_REFERENCE,
             format!("`${{{reference}}}` names no environment variable"),
             "write `${NAME}` or `${NAME:-default}`, or `$${` for the characters themselves"
                 .to_owned(),
@@ -51,6 +55,7 @@ fn value(reference: &str, env: Env<'_>) -> Result<String, Wrong> {
     let found = env(name).filter(|value| default.is_none() || !value.is_empty());
     found.or_else(|| default.map(str::to_owned)).ok_or_else(|| {
         (
+            code::UNSET_VARIABLE,
             format!("the environment variable `{name}` is not set"),
             format!("set it, or give it a default: `${{{name}:-…}}`"),
         )
@@ -68,7 +73,7 @@ mod tests {
             "NESTED" => Some("${HOST}".to_owned()),
             _ => None,
         };
-        expand(text, &env).map_err(|(what, _)| what)
+        expand(text, &env).map_err(|(_, what, _)| what)
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::place::Place;
+use crate::code::Code;
 
 /// A file that cannot be used, with the reason and the cure.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{}: {what}; {cure}", file.display())]
+#[error("{}: {what}; {cure} [{code}]", file.display())]
 pub struct FileError {
     pub file: PathBuf,
+    pub code: Code,
     pub what: String,
     pub cure: String,
 }

@@ -12,6 +12,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use super::named_files::{FileCheck, NamedFiles};
 use super::place::{Place, Span};
 use super::source::Source;
+use crate::code::{self, Code};
 
 /// A problem that is already reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub enum Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub severity: Severity,
+    pub code: Code,
     pub place: Place,
     pub what: String,
     pub cure: String,
@@ -56,20 +58,30 @@ impl Problems {
 
     pub(crate) fn error(
         &self,
+        code: Code,
         place: Place,
         what: impl Into<String>,
         cure: impl Into<String>,
     ) -> Reported {
-        self.push(Severity::Error, place, what.into(), cure.into());
+        self.push(Severity::Error, code, place, &what.into(), cure.into());
         Reported
     }
 
-    pub(crate) fn warn(&self, place: Place, what: impl Into<String>, cure: impl Into<String>) {
-        self.push(Severity::Warning, place, what.into(), cure.into());
+    pub(crate) fn warn(
+        &self,
+        code: Code,
+        place: Place,
+        what: impl Into<String>,
+        cure: impl Into<String>,
+    ) {
+        self.push(Severity::Warning, code, place, &what.into(), cure.into());
     }
 
-    fn push(&self, severity: Severity, place: Place, what: String, cure: String) {
-        let problem = Problem { severity, place, what, cure };
+    fn push(&self, severity: Severity, code: Code, place: Place, what: &str, cure: String) {
+        // A library's error has its own code, which is more precise.
+        let (what, own) = code::split(what);
+        let (what, code) = (what.to_owned(), own.unwrap_or(code));
+        let problem = Problem { severity, code, place, what, cure };
         let is_first_error = severity == Severity::Error && !self.has_errors();
         let Found { problems, left_out, .. } = &mut *self.0.borrow_mut();
         // An invalid value that an alias repeats is reported only once.
@@ -182,9 +194,11 @@ impl Report {
                 marked = marked.label(problem.place.path.as_str());
             }
             let snippet = Snippet::source(&self.text[lines]).line_start(line).path(&self.name);
-            let group = Group::with_title(level.primary_title(problem.what.as_str()))
-                .element(snippet.annotation(marked))
-                .element(Level::HELP.message(problem.cure.as_str()));
+            let group = Group::with_title(
+                level.primary_title(problem.what.as_str()).id(problem.code.to_string()),
+            )
+            .element(snippet.annotation(marked))
+            .element(Level::HELP.message(problem.cure.as_str()));
             out.push_str(&renderer.render(&[group]));
             out.push_str("\n\n");
         }
@@ -207,8 +221,8 @@ impl fmt::Display for Report {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
             };
-            let Problem { place, what, cure, .. } = problem;
-            write!(f, "{}:{line}:{column}: {severity}: ", self.name)?;
+            let Problem { code, place, what, cure, .. } = problem;
+            write!(f, "{}:{line}:{column}: {severity}[{code}]: ", self.name)?;
             if !place.path.is_empty() {
                 write!(f, "{}: ", place.path)?;
             }

@@ -10,20 +10,24 @@ pub struct Source {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    #[error("{name}: {error}{}", cure(error))]
+    #[doc(alias = "TG0001")]
+    #[error("{name}: {error}{} [TG0001]", cure(error))]
     Io { name: String, error: io::Error },
+    #[doc(alias = "TG0001")]
     #[error(
         "{name}: it is a pipe, and a file is read again when it changes: name a file, or give the \
-         configuration on stdin, as `-`"
+         configuration on stdin, as `-` [TG0001]"
     )]
     Pipe { name: String },
+    #[doc(alias = "TG0002")]
     #[error(
         "{name}: the file is larger than {} KiB: is it the right file? Split the service into \
-         several gateways if it is",
+         several gateways if it is [TG0002]",
         Source::MAX_BYTES >> 10
     )]
     TooLarge { name: String },
-    #[error("{name}: byte {at} is not UTF-8: save the file as UTF-8")]
+    #[doc(alias = "TG0003")]
+    #[error("{name}: byte {at} is not UTF-8: save the file as UTF-8 [TG0003]")]
     NotUtf8 {
         name: String,
         /// The offset of the invalid byte.
@@ -108,7 +112,7 @@ mod tests {
     fn unreadable_files_name_a_cure() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Source::read(&folder.path().join("limits.yaml")).unwrap_err().to_string();
-        assert!(missing.ends_with("; write one with `tollgate init`, or pass its path"));
+        assert!(missing.ends_with("; write one with `tollgate init`, or pass its path [TG0001]"));
         #[cfg(unix)]
         {
             let mounted = Source::read(folder.path()).unwrap_err().to_string();
@@ -119,7 +123,8 @@ mod tests {
         let forbidden = SourceError::Io { name: "limits.yaml".to_owned(), error }.to_string();
         assert_eq!(
             forbidden,
-            "limits.yaml: permission denied; let the program's user (10001 in the image) read it"
+            "limits.yaml: permission denied; let the program's user (10001 in the image) read it \
+             [TG0001]"
         );
     }
 
@@ -129,13 +134,13 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "big: the file is larger than 1024 KiB: is it the right file? Split the service into \
-             several gateways if it is"
+             several gateways if it is [TG0002]"
         );
     }
 
     #[test]
     fn invalid_utf8_is_located() {
         let error = Source::from_reader("bad", &b"a: \xff"[..]).unwrap_err();
-        assert_eq!(error.to_string(), "bad: byte 3 is not UTF-8: save the file as UTF-8");
+        assert_eq!(error.to_string(), "bad: byte 3 is not UTF-8: save the file as UTF-8 [TG0003]");
     }
 }

@@ -10,6 +10,7 @@ use super::env::{self, Env};
 use super::place::{Place, Span};
 use super::problem::Problems;
 use super::secrets::{hide_secrets, user, without_user};
+use crate::code;
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -100,6 +101,7 @@ pub(crate) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<
     let root = parse_documents(text, Some(env), Documents::Only, problems)?.pop();
     if root.is_none() {
         problems.error(
+            code::EMPTY_FILE,
             Place::START,
             "the file is empty",
             "`tollgate init` prints a file to start from",
@@ -219,6 +221,7 @@ impl<'a> Builder<'a> {
                 {
                     let span = span.start.index()..span.end.index();
                     self.problems.warn(
+                        code::UNSUPPORTED_YAML,
                         Place { span, path: String::new() },
                         "only the first document is read, as in envoyproxy/ratelimit",
                         "move the second document into its own file",
@@ -230,6 +233,7 @@ impl<'a> Builder<'a> {
                     hide_secrets(text, self.problems);
                     if let Some(at) = indenting_tab(text, &error) {
                         self.problems.error(
+                            code::NOT_YAML,
                             Place { span: at..at + 1, path: String::new() },
                             "this is not valid YAML: a tab indents this line",
                             "indent with spaces",
@@ -238,14 +242,14 @@ impl<'a> Builder<'a> {
                     }
                     let at = error.marker().index();
                     if let Some(name) = unquoted_variable(text, at) {
-                        self.problems.error(
+                        self.problems.error(code::NOT_YAML,
                             Place { span: at - 1..at + 1, path: path(&self.frames) },
                             "this is not valid YAML: a `${…}` without quotes, within braces or brackets",
                             format!("write the entire value in quotes, such as \"${{{name}}}\""),
                         );
                         return None;
                     }
-                    self.problems.error(
+                    self.problems.error(code::NOT_YAML,
                         Place { span: at..at + 1, path: path(&self.frames) },
                         format!("this is not valid YAML: {}", error.info()),
                         match error.info() {
@@ -381,6 +385,7 @@ impl<'a> Builder<'a> {
         if !seen.insert(name.to_owned()) {
             let path = path(&self.frames);
             self.problems.error(
+                code::DUPLICATE_KEY,
                 Place { span: at, path },
                 format!("`{}` is defined twice", name.escape_debug()),
                 "keep one of them",
@@ -400,9 +405,9 @@ impl<'a> Builder<'a> {
                 Scalar { text: expanded, plain: true, written: Some(text), broken: false }
             }
             Ok(None) => Scalar { text, plain, written: None, broken: false },
-            Err((what, cure)) => {
+            Err((code, what, cure)) => {
                 let place = Place { span: at.clone(), path: path(&self.frames) };
-                self.problems.error(place, what, cure);
+                self.problems.error(code, place, what, cure);
                 Scalar { text: text.clone(), plain, written: Some(text), broken: true }
             }
         }
@@ -411,13 +416,18 @@ impl<'a> Builder<'a> {
     fn refuse_tag(&mut self, tagged: bool, at: &Span) {
         if tagged {
             let place = Place { span: at.clone(), path: path(&self.frames) };
-            self.problems.error(place, "a YAML tag has no meaning here", "remove the `!…`");
+            self.problems.error(
+                code::UNSUPPORTED_YAML,
+                place,
+                "a YAML tag has no meaning here",
+                "remove the `!…`",
+            );
         }
     }
 
     fn stop(&mut self, at: Span, what: impl Into<String>, cure: &str) -> Option<()> {
         let place = Place { span: at, path: path(&self.frames) };
-        self.problems.error(place, what, cure);
+        self.problems.error(code::UNSUPPORTED_YAML, place, what, cure);
         None
     }
 }

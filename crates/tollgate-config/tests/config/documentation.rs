@@ -127,3 +127,41 @@ fn defaults_fit_their_keys() {
     visit(tables::root(), &mut seen);
     assert!(seen.len() > 15, "{seen:?}");
 }
+
+/// The sections of docs/errors.md about the file have examples with keys that exist.
+#[test]
+fn error_examples_have_known_keys() {
+    fn visit(section: &'static Section, known: &mut HashSet<(bool, &'static str)>) {
+        if known.insert((true, section.name)) {
+            known.extend(section.fields().map(|field| (false, field.key)));
+            section.fields().for_each(|field| visit_shape(&field.shape, known));
+            section.others().into_iter().for_each(|others| visit_shape(&others.shape, known));
+        }
+    }
+    fn visit_shape(shape: &Shape, known: &mut HashSet<(bool, &'static str)>) {
+        match shape {
+            Shape::Section(section) => visit(section(), known),
+            Shape::List(of) => visit_shape(of, known),
+            Shape::Either(shapes) => shapes.iter().for_each(|shape| visit_shape(shape, known)),
+            _ => {}
+        }
+    }
+    let mut known = HashSet::new();
+    visit(tables::root(), &mut known);
+    // Names that a file chooses, keys of other files, and wrong keys that a section explains.
+    let own = ["gold", "team", "rate_limit", "unit", "requests_per_unit", "limits"];
+    let mut unknown = Vec::new();
+    for it in tollgate_config::code::explained().filter(|it| it.code.number() < 600) {
+        let example = it.text.lines().skip_while(|line| !line.starts_with("* Example: "));
+        for snippet in example.collect::<String>().split('`').skip(1).step_by(2) {
+            let words = snippet.split(['{', ',', '[', ' ']).filter_map(|it| it.strip_suffix(':'));
+            let keys =
+                words.filter(|it| it.chars().all(|it| it.is_ascii_alphabetic() || it == '_'));
+            unknown.extend(
+                keys.filter(|it| !own.contains(it) && !known.contains(&(false, *it)))
+                    .map(|key| (it.code, key.to_owned())),
+            );
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:?}");
+}

@@ -315,9 +315,10 @@ impl FromStr for Algorithm {
 
 /// Error returned when parsing an unknown algorithm name.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[doc(alias = "TG0605")]
 #[error(
     "unknown algorithm `{0}`: use fixed_window_counter, sliding_window_log, \
-     sliding_window_counter, token_bucket or leaky_bucket"
+     sliding_window_counter, token_bucket or leaky_bucket [TG0605]"
 )]
 pub struct UnknownAlgorithm(String);
 

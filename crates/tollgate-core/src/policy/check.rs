@@ -16,7 +16,16 @@ use crate::{
 
 /// Error returned when a policy cannot be built. Its message includes how to fix it.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("policy `{}`: {reason}", .name.escape_default())]
+#[doc(alias = "TG0102")]
+#[doc(alias = "TG0103")]
+#[doc(alias = "TG0104")]
+#[doc(alias = "TG0105")]
+#[doc(alias = "TG0106")]
+#[doc(alias = "TG0111")]
+#[doc(alias = "TG0113")]
+#[doc(alias = "TG0116")]
+#[doc(alias = "TG0120")]
+#[error("policy `{}`: {reason} [{}]", .name.escape_default(), .reason.code())]
 pub struct PolicyError {
     name: String,
     reason: Reason,
@@ -35,6 +44,35 @@ impl PolicyError {
             Reason::InFlight { .. } => Some(ConcurrentRequests::MAX_LIMIT),
             Reason::Strikes { .. } => Some(Penalty::MAX_STRIKES),
             _ => None,
+        }
+    }
+}
+
+impl Reason {
+    const fn code(&self) -> &'static str {
+        match self {
+            Self::Limit { .. } | Self::Window(..) | Self::WindowFraction(..) | Self::Share(..) => {
+                "TG0102"
+            }
+            Self::Name => "TG0103",
+            Self::ExactLog { .. }
+            | Self::InFlight { .. }
+            | Self::Strikes { .. }
+            | Self::Inexact { .. }
+            | Self::TooSlow { .. } => "TG0104",
+            Self::Burst(..) => "TG0105",
+            Self::Calendar(..) => "TG0106",
+            Self::InFlightQueue | Self::CalendarQueue | Self::LeakyQueue | Self::LeasedQueue => {
+                "TG0111"
+            }
+            Self::Factor(..) | Self::Block { .. } | Self::Longest { .. } => "TG0113",
+            Self::NotLeasedInFlight
+            | Self::NotLeasedPenalty
+            | Self::NotLeasedCalendar
+            | Self::NotLeased(..)
+            | Self::LeaseShare(..)
+            | Self::LeaseTtl { .. } => "TG0116",
+            Self::InFlightFor { .. } => "TG0120",
         }
     }
 }

@@ -152,7 +152,7 @@ fn zero_denominator_is_an_error() {
         let error = policy.share(1, 0).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "policy `p`: a share of 1/0 has no meaning: choose a denominator of at least 1"
+            "policy `p`: a share of 1/0 has no meaning: choose a denominator of at least 1 [TG0102]"
         );
         assert_eq!(error.nearest_limit(), None);
     }

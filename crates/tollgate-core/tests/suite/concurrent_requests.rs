@@ -139,7 +139,7 @@ fn too_large_limits_are_rejected() {
     let error = Policy::concurrent_requests("p", 10_001, second).unwrap_err();
     assert_eq!(error.nearest_limit(), Some(10_000));
     let text = error.to_string();
-    assert!(text.ends_with("lower the limit, or limit their rate"), "{text}");
+    assert!(text.ends_with("lower the limit, or limit their rate [TG0104]"), "{text}");
     let error = Policy::concurrent_requests("p", 1, 3_601 * second).unwrap_err().to_string();
     assert!(
         error.contains("a permit's time to live of 3601 seconds is longer than 3600 seconds"),

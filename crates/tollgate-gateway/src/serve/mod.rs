@@ -82,8 +82,8 @@ impl Failure {
 pub fn run(loader: Loader, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let loaded = (loader.load)().map_err(|error| Failure::new(&error, 2))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| Failure::new(&format!("cannot start threads: {error}"), 1))?;
+    let runtime = runtime
+        .map_err(|error| Failure::new(&format!("cannot start threads: {error} [TG0416]"), 1))?;
     // Before the store is created, because earlier counts would be lost.
     let metrics = observed::count().map_err(|error| Failure::new(&error, 1))?;
     let spans = tracing.clone();
@@ -124,7 +124,7 @@ async fn serve<St: Inspect>(
     // The number of processors, unless TOKIO_WORKER_THREADS is set.
     let count = Handle::current().metrics().num_workers();
     let workers =
-        Workers::start(count).map_err(|error| format!("cannot start threads: {error}"))?;
+        Workers::start(count).map_err(|error| format!("cannot start threads: {error} [TG0416]"))?;
     let workers = Arc::new(workers);
     let persistent = Persistent {
         store,
@@ -151,7 +151,7 @@ async fn serve<St: Inspect>(
     let gateway = Arc::new(gateway);
     let bound = Bound::bind(&gateway.app().plan).await?;
     // Before the addresses are announced, because a reader may immediately send a signal.
-    let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
+    let mut signals = Signals::catch().map_err(|error| format!("signals: {error} [TG0416]"))?;
     let (reload, ask) = Reload::new(Arc::clone(&gateway), loader);
     tokio::spawn(reload.run());
     bound.announce();
@@ -277,7 +277,9 @@ impl Bound {
         };
         #[cfg(not(unix))]
         if socket.is_some() {
-            return Err("this system has no Unix sockets; remove `decisionApi.socket`".to_owned());
+            return Err(
+                "this system has no Unix sockets; remove `decisionApi.socket` [TG0401]".to_owned()
+            );
         }
         let (address, admin) = bind("admin", plan.admin.address, admin::prepare)?;
         let _ = writeln!(banner, "admin      http://{address}");
@@ -301,7 +303,7 @@ impl Bound {
 async fn local_socket(path: &Path) -> Result<LocalSocket, String> {
     LocalSocket::bind(path).await.map_err(|error| {
         let path = path.display();
-        format!("cannot listen on {path}: {error}; choose another `decisionApi.socket`")
+        format!("cannot listen on {path}: {error}; choose another `decisionApi.socket` [TG0401]")
     })
 }
 
@@ -310,8 +312,9 @@ fn bind(
     address: SocketAddr,
     prepare: impl FnOnce(&TcpSocket) -> io::Result<()>,
 ) -> Result<(SocketAddr, TcpListener), String> {
-    let wrong =
-        |error: io::Error| format!("cannot listen on {address}: {error}; choose another `{key}`");
+    let wrong = |error: io::Error| {
+        format!("cannot listen on {address}: {error}; choose another `{key}` [TG0401]")
+    };
     let listener = listen(address, prepare).map_err(wrong)?;
     Ok((listener.local_addr().map_err(wrong)?, listener))
 }

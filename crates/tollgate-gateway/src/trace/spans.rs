@@ -10,5 +10,6 @@ pub(crate) struct Spans {
 
 /// The reason why tracing cannot start.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("rateLimiter.tracing: {0}")]
+#[doc(alias = "TG0413")]
+#[error("rateLimiter.tracing: {0} [TG0413]")]
 pub struct TracingError(pub(super) String);

@@ -75,9 +75,10 @@ impl fmt::Debug for Connectors {
 }
 
 #[derive(Debug, thiserror::Error)]
+#[doc(alias = "TG0410")]
 #[error(
     "the certificates that this system trusts cannot be read: {0}; install the package \
-     `ca-certificates`, or name a file in the variable SSL_CERT_FILE"
+     `ca-certificates`, or name a file in the variable SSL_CERT_FILE [TG0410]"
 )]
 pub struct RootsError(std::io::Error);
 

@@ -14,7 +14,8 @@ use crate::client::host_port::HostPort;
 ///
 /// It never contains the URL, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the Redis URL {what}; {cure}")]
+#[doc(alias = "TG0302")]
+#[error("the Redis URL {what}; {cure} [TG0302]")]
 pub struct UrlError {
     what: String,
     cure: &'static str,

@@ -28,17 +28,23 @@ pub struct RedisReport {
 #[non_exhaustive]
 pub enum RedisWarning {
     /// The server is too old for the script.
+    #[doc(alias = "TG0313")]
     Version(String),
     /// When its memory is full, the server evicts keys, and their limits with them. A client that
     /// can create many keys can then remove any limit.
+    #[doc(alias = "TG0312")]
     Eviction(String),
     /// The server does not report its eviction policy.
+    #[doc(alias = "TG0312")]
     EvictionUnknown(String),
     /// The user lacks permissions that the script needs.
+    #[doc(alias = "TG0311")]
     Rights(String),
     /// The server is a Cluster node, but the URL names a single server.
+    #[doc(alias = "TG0314")]
     Cluster,
     /// The script does not run, for another reason.
+    #[doc(alias = "TG0315")]
     Script(String),
 }
 
@@ -69,6 +75,19 @@ impl fmt::Display for RedisWarning {
                  with redis-cluster://",
             ),
             Self::Script(reason) => write!(f, "the script does not run: {reason}"),
+        }?;
+        write!(f, " [{}]", self.code())
+    }
+}
+
+impl RedisWarning {
+    const fn code(&self) -> &'static str {
+        match self {
+            Self::Rights(_) => "TG0311",
+            Self::Eviction(_) | Self::EvictionUnknown(_) => "TG0312",
+            Self::Version(_) => "TG0313",
+            Self::Cluster => "TG0314",
+            Self::Script(_) => "TG0315",
         }
     }
 }

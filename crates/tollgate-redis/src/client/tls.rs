@@ -13,12 +13,14 @@ use rustls::{ClientConfig, RootCertStore};
 #[non_exhaustive]
 pub enum TlsError {
     /// The given certificates could not be read or used.
-    #[error("{0}; give the authority's certificates as PEM (-----BEGIN CERTIFICATE-----)")]
+    #[doc(alias = "TG0304")]
+    #[error("{0}; give the authority's certificates as PEM (-----BEGIN CERTIFICATE-----) [TG0304]")]
     Certificates(String),
     /// No authority was given, and this system trusts none.
+    #[doc(alias = "TG0304")]
     #[error(
         "this system has no trusted certificates; install ca-certificates, or give the \
-         authority's own"
+         authority's own [TG0304]"
     )]
     NoRoots,
 }

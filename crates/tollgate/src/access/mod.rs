@@ -83,7 +83,8 @@ pub enum Listed {
 #[non_exhaustive]
 pub enum AccessListsError {
     /// The list has entries that the layer cannot match against requests.
-    #[error("the list has {what}, but the layer does not check them: add `.{cure}(..)`")]
+    #[doc(alias = "TG0214")]
+    #[error("the list has {what}, but the layer does not check them: add `.{cure}(..)` [TG0214]")]
     UnusedEntries {
         /// The kind of the entries.
         what: &'static str,
@@ -92,7 +93,8 @@ pub enum AccessListsError {
     },
 
     /// The source of users can never find this user, for example because its issuer differs.
-    #[error("user number {position} of the list cannot be found by the source of users")]
+    #[doc(alias = "TG0214")]
+    #[error("user number {position} of the list cannot be found by the source of users [TG0214]")]
     NoSuchUser {
         /// The user's number in the list, starting at 1. The name is withheld because it may be
         /// personal.

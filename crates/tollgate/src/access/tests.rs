@@ -93,8 +93,14 @@ fn ineffective_lists_are_rejected() {
     lists.replace(&list("192.0.2.1"), &none).unwrap();
     let foo = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
     for (text, expected) in [
-        (foo, "the list has API keys, but the layer does not check them: add `.api_keys_in(..)`"),
-        ("user:eve", "the list has users, but the layer does not check them: add `.users_by(..)`"),
+        (
+            foo,
+            "the list has API keys, but the layer does not check them: add `.api_keys_in(..)` [TG0214]",
+        ),
+        (
+            "user:eve",
+            "the list has users, but the layer does not check them: add `.users_by(..)` [TG0214]",
+        ),
     ] {
         assert_eq!(lists.replace(&none, &list(text)).unwrap_err().to_string(), expected);
     }

@@ -96,7 +96,8 @@ impl From<bool> for MemberValue<'_> {
 
 /// The error for a member that cannot be added to a problem body.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("member `{}` of the problem body: {fault}", .name.escape_default())]
+#[doc(alias = "TG0608")]
+#[error("member `{}` of the problem body: {fault} [TG0608]", .name.escape_default())]
 pub struct MemberError {
     name: String,
     fault: &'static str,

@@ -136,9 +136,10 @@ pub struct ApiKeys(Arc<HashSet<[u8; 32]>>);
 
 /// The error for an invalid API key digest.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[doc(alias = "TG0217")]
 #[error(
     "API key digest number {position}: expected the SHA-256 of a key as 64 hex digits: \
-     `printf %s KEY | sha256sum`"
+     `printf %s KEY | sha256sum` [TG0217]"
 )]
 pub struct ApiKeysError {
     /// The position in the list, starting at 1. The text is withheld because it may be a key by

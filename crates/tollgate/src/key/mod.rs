@@ -61,8 +61,8 @@ pub use extension::FromExtension;
 pub use format::{SubjectFormat, SubjectFormatter};
 pub use from_fn::{KeyFromFn, from_fn, from_ref, try_from_fn};
 pub use header::Header;
-pub(crate) use ip::network;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};
+pub(crate) use ip::{is_untrusted_proxy, network};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier, TokenCheck};
 pub use name::{SubjectName, SubjectNameError};

@@ -57,10 +57,11 @@ pub enum SubjectName {
 /// The error for text that is not a subject name. It does not repeat the text, which may contain a
 /// secret.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[doc(alias = "TG0215")]
 #[error(
     "expected `global`, `missing`, `ip:ADDRESS`, `api-key:KEY`, `user:NAME`, `user:ISSUER NAME`, \
      `header:VALUE`, `route:PATTERN`, `other:TEXT`, `key:HEX`, or several of them with commas \
-     between"
+     between [TG0215]"
 )]
 #[non_exhaustive]
 pub struct SubjectNameError;

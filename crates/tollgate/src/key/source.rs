@@ -147,19 +147,21 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
 #[non_exhaustive]
 pub enum KeyError {
     /// The request has no peer address.
+    #[doc(alias = "TG0201")]
     #[error(
         "client IP: no peer address in the request's extensions; with axum enable the feature \
          `axum` of tollgate and serve with \
          `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` \
-         extension for each connection, or use `ClientIp::from_fn`"
+         extension for each connection, or use `ClientIp::from_fn` [TG0201]"
     )]
     NoPeerAddress,
 
     /// The peer is a Unix socket, and the source has no rule for it.
+    #[doc(alias = "TG0204")]
     #[error(
         "client IP: the peer is a Unix socket, which has no address; add `trust_unix_peer()` if \
          the process behind it is a proxy that sets the forwarding header, or \
-         `skip_unix_peer()` to let the next source of the chain decide"
+         `skip_unix_peer()` to let the next source of the chain decide [TG0204]"
     )]
     UnixPeer,
 

@@ -244,7 +244,7 @@ fn without_key(
         }
         (None, Some(OnMissingKey::Deny) | None) => {
             let (policy, shadow) = (limit.policy.name(), !limit.is_enforced());
-            tracing::debug!(target: "tollgate", policy, shadow, "no key");
+            tracing::debug!(target: "tollgate", policy, shadow, "no key [TG0212]");
             Denial::missing_key()
         }
     };

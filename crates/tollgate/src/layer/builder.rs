@@ -40,6 +40,8 @@ use crate::{Costs, HeaderOptions, Limit, Mode, OnMissingKey, Paths, RequestHead}
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs one allocation per request |
 /// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | labels of [metrics] |
 ///
+/// The layer's `handle`, for the admin router and reports, also needs the feature `metrics`.
+///
 /// ```
 /// use tollgate::headers::HeaderOptions;
 /// use tollgate::key::ClientIp;

@@ -155,7 +155,7 @@ fn check_costs(limit: &Limit, costs: &Costs) -> Result<(), LayerError> {
                 target: "tollgate",
                 "{found}: if the policy applies to such a request, it always denies it with 403; \
                  raise the limit or the burst, or give the limit its own costs, for example \
-                 `.cost(1)`",
+                 `.cost(1)` [TG0107]",
             );
         }
     }
@@ -171,91 +171,106 @@ pub enum LayerError {
     Policy(#[from] PolicyError),
 
     /// The layer has neither limits nor access lists, or the limiter has no policy.
-    #[error("there is no limit: add one with `.limit(..)`, or with `.policy(..)` to a `Limiter`")]
+    #[doc(alias = "TG0601")]
+    #[error(
+        "there is no limit: add one with `.limit(..)`, or with `.policy(..)` to a `Limiter` [TG0601]"
+    )]
     NoLimit,
 
     /// The layer has this many limits.
-    #[error("{0} limits exceed the maximum of {max} per layer: nest two layers", max = Self::MAX_LIMITS)]
+    #[doc(alias = "TG0127")]
+    #[error("{0} limits exceed the maximum of {max} per layer: nest two layers [TG0127]", max = Self::MAX_LIMITS)]
     TooManyLimits(usize),
 
     /// Two policies have the same name, so they would share their state.
-    #[error("two policies are named `{0}`: give each its own name")]
+    #[doc(alias = "TG0108")]
+    #[error("two policies are named `{0}`: give each its own name [TG0108]")]
     SameName(String),
 
     /// Both policies would send the same headers, which contain a policy's name without upper case
     /// and without special characters.
+    #[doc(alias = "TG0109")]
     #[error(
         "`{0}` and `{1}` have the same header names with `x_ratelimit_by_policy`: give them names \
          that differ by more than upper case and special characters, or hide one of them with \
-         `.hide_headers()`"
+         `.hide_headers()` [TG0109]"
     )]
     SameHeaders(String, String),
 
     /// The key can be missing, but the limit has no [`OnMissingKey`](crate::limit::OnMissingKey).
+    #[doc(alias = "TG0212")]
     #[error(
         "policy `{0}`: the key can be missing from a request; choose \
          `.on_missing_key(OnMissingKey::Deny)`, `Pass` or `Share`, or end the chain with a \
-         source that always finds a key, such as `ClientIp`"
+         source that always finds a key, such as `ClientIp` [TG0212]"
     )]
     MissingKeyUndecided(String),
 
     /// The limit has an [`OnMissingKey`](crate::limit::OnMissingKey), but its key cannot be
     /// missing.
+    #[doc(alias = "TG0213")]
     #[error(
         "policy `{0}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
          in every request or fails: remove it from the limit, or put it on the layer's builder as \
-         a default for limits that need it"
+         a default for limits that need it [TG0213]"
     )]
     KeyNeverMissing(String),
 
     /// The limit has tiers, but the layer has no source of tiers.
+    #[doc(alias = "TG0125")]
     #[error(
         "policy `{0}` has quotas for tiers: add the source of the tier with \
          `.tiers(tier::from_fn(|head| ..))`, or a list of API keys, or a claim of a token, or look \
-         the tier up with `.quota_from(..)`"
+         the tier up with `.quota_from(..)` [TG0125]"
     )]
     TiersUnknown(String),
 
     /// The layer has this many tiers.
+    #[doc(alias = "TG0127")]
     #[error(
         "{0} tiers exceed the maximum of {MAX_TIERS} per layer: look up the quotas of clients with \
-         `.quota_from(..)` instead"
+         `.quota_from(..)` instead [TG0127]"
     )]
     TooManyTiers(usize),
 
     /// A permit is returned when its request finishes, so its cost cannot be corrected.
+    #[doc(alias = "TG0119")]
     #[error(
         "policy `{0}` is a concurrency limit, whose permits are returned at the end of each \
-         request: put `.reserve(..)` and `.count_only(..)` on a limit of another kind"
+         request: put `.reserve(..)` and `.count_only(..)` on a limit of another kind [TG0119]"
     )]
     SettlesInFlight(String),
 
     /// A limit whose requests queue forgives after some responses.
+    #[doc(alias = "TG0111")]
     #[error(
-        "requests queue under policy `{0}`, and after a success later requests would overtake them: remove `forgive_on`, or the queue"
+        "requests queue under policy `{0}`, and after a success later requests would overtake them: remove `forgive_on`, or the queue [TG0111]"
     )]
     ForgivesQueue(String),
 
     /// A penalty for failures does not define which responses are failures.
+    #[doc(alias = "TG0114")]
     #[error(
         "penalty `{0}` has no strikes: choose the responses that are failures with \
-         `.count_only(|response| ..)`, without `.reserve(..)`, or use `Strikes::of_denials`"
+         `.count_only(|response| ..)`, without `.reserve(..)`, or use `Strikes::of_denials` [TG0114]"
     )]
     NoFailures(String),
 
     /// The penalty counts denials, but requests that wait for the second policy are denied at
     /// first.
+    #[doc(alias = "TG0115")]
     #[error(
         "penalty `{0}` counts denials, and requests that wait for `{1}` are denied at first: put \
-         the penalty and its limits into a layer outside of this one"
+         the penalty and its limits into a layer outside of this one [TG0115]"
     )]
     PenaltyBesideWaiting(String, String),
 
     /// The policy has [`OnStoreError::Local`], but the store has no local store.
+    #[doc(alias = "TG0316")]
     #[error(
         "policy `{0}` has `OnStoreError::Local`, but the store has no local fallback: give the \
          layer `store.or_local(MemoryStore::new())`, or choose `OnStoreError::Open` or \
-         `OnStoreError::Closed`"
+         `OnStoreError::Closed` [TG0316]"
     )]
     NoLocalStore(String),
 
@@ -264,25 +279,28 @@ pub enum LayerError {
     ///
     /// If a closure sets the costs, or if they differ and the limit has conditions, the layer builds
     /// and logs a warning instead, because such a request may never reach the policy.
+    #[doc(alias = "TG0107")]
     #[error(
         "{0}, so it would always be denied with 403: raise the limit or the burst to at least \
-         {cost}, lower this cost, or give the limit its own costs, for example `.cost(1)`",
+         {cost}, lower this cost, or give the limit its own costs, for example `.cost(1)` [TG0107]",
         cost = .0.cost.get()
     )]
     CostAboveCapacity(CostAboveCapacity),
 
     /// Both policies would delay requests.
+    #[doc(alias = "TG0110")]
     #[error(
         "`{0}` and `{1}` both queue requests, and a leaky bucket in queue mode cannot keep a place \
          until another policy allows the request: build it by `Policy::new` as an \
          `Algorithm::LeakyBucket` with `LeakyMode::Meter`, and give it a queue by \
-         `Policy::with_queue`"
+         `Policy::with_queue` [TG0110]"
     )]
     TwoQueues(String, String),
     /// Calls would hold permits of a concurrency limit while they queue in the store.
+    #[doc(alias = "TG0602")]
     #[error(
         "calls that queue in the store would hold permits of `{0}` meanwhile: acquire them after the \
-         other permit, from a limiter of their own"
+         other permit, from a limiter of their own [TG0602]"
     )]
     QueueBesidePermits(String),
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use tollgate_core::{Micros, Outcome, Source, StoreError};
-use tollgate_engine::{AppliedLimit, Charges, Rejection};
+use tollgate_engine::{AppliedLimit, Charges, Rejection, SubjectKind};
 
 use super::forgiveness;
 use super::settlement;
@@ -13,6 +13,7 @@ use crate::body::InFlight;
 use crate::denial::{Denial, OwnDenial, ResponseFormat};
 use crate::drive::Decided;
 use crate::headers;
+use crate::key::is_untrusted_proxy;
 use crate::{Limit, RequestHead};
 
 /// The layer's own response. Boxed, because most requests have none.
@@ -49,6 +50,11 @@ fn deny<St>(layer: &LayerState<St>, charges: &Charges, head: &RequestHead<'_>) -
         retry_after = ?denial.retry_after(),
         "deny",
     );
+    let mut by_address =
+        charges.iter().filter(|it| it.kind == SubjectKind::Ip && it.decision.denies());
+    if by_address.any(|it| is_untrusted_proxy(head, &it.key)) {
+        http.proxies.report(|| tracing::warn!(target: "tollgate", "{PROXY_IN_FRONT}"));
+    }
     let mut response = own(http, &denial, head);
     options.write(response.headers_mut(), at, true, shown(http, charges, in_headers));
     add_reduced_capacity_reason(http, response.headers_mut(), charges);
@@ -69,6 +75,12 @@ fn store_unavailable<St>(
     let probe = error.retry_after().unwrap_or(PROBE);
     without_verdict(http, Denial::store_unavailable(policies, probe), head)
 }
+
+/// All clients behind the proxy share one quota, so the mistake shows when that is used up.
+const PROXY_IN_FRONT: &str = "a denied request has `X-Forwarded-For`, but its limit counts the \
+                              address of the peer, so all clients behind a proxy share one quota: \
+                              list the proxy in `ClientIp::behind`, or in the gateway's \
+                              `trustedProxies` [TG0202]";
 
 /// The `Retry-After` if the store does not know when it will decide again.
 pub(super) const PROBE: Micros = Micros::new(1_000_000);

@@ -22,6 +22,8 @@ pub(super) struct Http {
     pub(super) options: Options,
     pub(super) tiers: Option<Tiers>,
     pub(super) faults: QuietLog,
+    /// Requests of proxies that are not trusted.
+    pub(super) proxies: QuietLog,
     /// The headers in which services state a cost. The layer removes them from all responses.
     cost_headers: Box<[HeaderName]>,
 }
@@ -47,8 +49,8 @@ pub(super) fn compile<St: Store>(
     };
     let rules = rules.overridden_by(store.overrides(), prepare);
     let observed = options.observed.clone();
-    let faults = QuietLog::default();
-    let http = Http { limits, options, tiers, faults, cost_headers };
+    let (faults, proxies) = (QuietLog::default(), QuietLog::default());
+    let http = Http { limits, options, tiers, faults, proxies, cost_headers };
     // A client that leaves before the reply may have had its effect, so only permits are returned.
     Driver::new(store, rules, http, Refunds::Permits, &observed)
 }

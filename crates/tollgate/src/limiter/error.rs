@@ -25,7 +25,8 @@ pub enum AcquireError {
     #[error("the retry budget is used up: denied {0}")]
     RetryBudget(Refusal),
     /// The limiter has no retry budget.
-    #[error("the limiter has no retry budget: add it with `.retries(10)`")]
+    #[doc(alias = "TG0609")]
+    #[error("the limiter has no retry budget: add it with `.retries(10)` [TG0609]")]
     NoRetryBudget,
     /// The limiter [was closed](super::Limiter::close).
     #[error("the limiter is closed")]
@@ -34,7 +35,8 @@ pub enum AcquireError {
     #[error(transparent)]
     Store(StoreError),
     /// The limiter has no policy with this name.
-    #[error("the limiter has no policy `{0}`: add it with `.policy(..)`")]
+    #[doc(alias = "TG0609")]
+    #[error("the limiter has no policy `{0}`: add it with `.policy(..)` [TG0609]")]
     UnknownPolicy(String),
     /// The [look-up](super::LimiterBuilder::policy_from) does not know a key, and refuses such keys.
     #[error("the look-up of quotas does not know the key")]
@@ -43,7 +45,11 @@ pub enum AcquireError {
     #[error("the key's quota could not be looked up")]
     LookUpFailed,
     /// The call has more charges than a request can have.
-    #[error("the call has more than {} charges: acquire the others separately", Limits::MAX)]
+    #[doc(alias = "TG0127")]
+    #[error(
+        "the call has more than {} charges: acquire the others separately [TG0127]",
+        Limits::MAX
+    )]
     TooManyCharges,
 }
 

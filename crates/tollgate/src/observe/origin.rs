@@ -55,7 +55,8 @@ impl From<Origin> for HeaderValue {
 
 /// Error returned when a text is not an [`Origin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected only scheme, host and port, such as http://10.0.0.7:8081")]
+#[doc(alias = "TG0607")]
+#[error("expected only scheme, host and port, such as http://10.0.0.7:8081 [TG0607]")]
 pub struct OriginError;
 
 #[cfg(test)]

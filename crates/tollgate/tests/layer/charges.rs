@@ -267,7 +267,7 @@ fn cost_above_capacity_does_not_build() {
         error(bucket().costs(Costs::by_method())).unwrap(),
         "policy `bucket` grants at most 5 units at the same time, but a DELETE request costs 10, so \
          it would always be denied with 403: raise the limit or the burst to at least 10, lower \
-         this cost, or give the limit its own costs, for example `.cost(1)`"
+         this cost, or give the limit its own costs, for example `.cost(1)` [TG0107]"
     );
     for (costs, expected) in [
         (Costs::flat(6), "but a request costs 6,"),

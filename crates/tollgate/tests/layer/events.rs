@@ -72,6 +72,36 @@ impl Visit for Line {
 }
 
 #[tokio::test]
+async fn denied_client_of_untrusted_proxy_warns() {
+    let (proxy, public) = ("10.0.0.7:80", "198.51.100.7:80");
+    for (peer, forwarded, source, expected) in [
+        (proxy, true, ClientIp::peer(), 1),
+        (proxy, true, ClientIp::behind(["10.9.0.0/16"]).unwrap(), 1),
+        (proxy, true, ClientIp::behind(["10.0.0.0/8"]).unwrap(), 0),
+        (proxy, false, ClientIp::peer(), 0),
+        // A client can send the header, too.
+        (public, true, ClientIp::peer(), 0),
+    ] {
+        let (_, store) = memory();
+        let service = limited(&store, [Limit::new(log("client", 1), source)]);
+        let (recorder, _open) = Recorder::open();
+        for _ in 0..3 {
+            let mut request = Request::new(());
+            let peer: std::net::SocketAddr = peer.parse().unwrap();
+            request.extensions_mut().insert(peer);
+            if forwarded {
+                let client = http::HeaderValue::from_static("203.0.113.1");
+                request.headers_mut().insert("x-forwarded-for", client);
+            }
+            service.clone().oneshot(request).await.unwrap();
+        }
+        let warnings = recorder.above_debug();
+        let found = warnings.iter().filter(|line| line.ends_with(" [TG0202]")).count();
+        assert_eq!(found, expected, "{peer} {forwarded}: {warnings:?}");
+    }
+}
+
+#[tokio::test]
 async fn shadow_policy_appears_only_in_events() {
     let (_, store) = memory();
     let trial = log("trial", 1);
@@ -266,7 +296,7 @@ fn possible_cost_above_capacity_only_warns() {
         let expected = format!(
             "WARN message=policy `login` grants at most 5 units at the same time, but {request}: \
              if the policy applies to such a request, it always denies it with 403; raise the \
-             limit or the burst, or give the limit its own costs, for example `.cost(1)`"
+             limit or the burst, or give the limit its own costs, for example `.cost(1)` [TG0107]"
         );
         let recorded = recorder.above_debug();
         assert_eq!(recorded.iter().filter(|line| **line == expected).count(), 1, "{recorded:?}");

@@ -7,6 +7,8 @@
 
 mod answers;
 mod charges;
+#[cfg(all(feature = "redis", feature = "calendar", feature = "jwt-rust-crypto"))]
+mod codes;
 mod conformance;
 mod events;
 mod extract;

@@ -170,5 +170,5 @@ fn error_debug_equals_display() {
     let error = RateLimitLayer::builder(memory().1).build().unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
     let error = RateLimitLayer::per_ip(Quota::per_day(123_457)).unwrap_err();
-    assert!(format!("{error:?}").ends_with("the nearest limit that works is 123456"), "{error:?}");
+    assert!(format!("{error:?}").ends_with("limit that works is 123456 [TG0104]"), "{error:?}");
 }

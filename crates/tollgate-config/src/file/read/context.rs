@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::{Policy, headers};
 
+use crate::code;
 use crate::file::tables::{Api, File, RateLimiter, Route};
 use crate::plan::{KeyPart, TenantShare, Whose};
 use crate::yaml::problem::Checked;
@@ -59,6 +60,7 @@ impl Names {
         let mut taken = self.taken.borrow_mut();
         if let Some(first) = taken.insert(name.to_owned(), path) {
             location.error(
+                code::SAME_NAME,
                 format!("`{}` is the name of another policy ({first})", name.escape_debug()),
                 "give each a unique `identifier`, because counters belong to it",
             );
@@ -70,7 +72,7 @@ impl Names {
             && let Some(other) = taken.keys().find(has_own)
         {
             let (name, other) = (name.escape_debug(), other.escape_debug());
-            location.error(
+            location.error(code::SAME_HEADERS,
                 format!("with `headers.perPolicy`, `{name}` has the same headers as `{other}`"),
                 "choose an `identifier` that differs by more than upper case and special characters",
             );
@@ -83,7 +85,7 @@ impl Names {
             let added = name.rfind('/').map_or(0, |slash| name.len() - slash);
             let most = Policy::MAX_NAME - added.min(Policy::MAX_NAME);
             let cure = format!("choose an `identifier` of at most {most} characters");
-            return Err(location.error(what, cure));
+            return Err(location.error(code::POLICY_NAME, what, cure));
         }
         self.take(name, location);
         Ok(())

@@ -3,6 +3,7 @@ use tollgate::policy::{Algorithm, LeakyMode};
 
 use super::context::{FileContext, inherited};
 use super::policy::{self, QuotaKeys};
+use crate::code;
 use crate::file::tables::DecisionPolicy;
 use crate::plan::{ApiWaits, DecisionApiPlan};
 use crate::yaml::problem::Checked;
@@ -20,9 +21,11 @@ pub(super) fn decision_api(file: &FileContext<'_>) -> Checked<Option<DecisionApi
     if let Some(ApiWaits::InStore(max)) = waits {
         for (policy, keys) in policies.iter().zip(items) {
             policy.clone().with_queue(max).map_err(|error| match keys.get() {
-                Ok(keys) => {
-                    keys.identifier.error(error.to_string(), "write `wait` instead of `queue`")
-                }
+                Ok(keys) => keys.identifier.error(
+                    code::NOT_QUEUED,
+                    error.to_string(),
+                    "write `wait` instead of `queue`",
+                ),
                 Err(reported) => reported,
             })?;
         }

@@ -4,6 +4,7 @@ use http::HeaderName;
 use tollgate::key::TrustedProxies;
 
 use super::tokens;
+use crate::code;
 use crate::file::tables::{self, ApiKey, ApiKeys, ClientKey, RateLimiter};
 use crate::plan::{
     ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, Parameter, ValuePlan,
@@ -36,10 +37,10 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
             let what = format!(
                 "`{name}` is never used: every request has an address, and `ip` comes first"
             );
-            item.location.warn(what, "move `ip` to the end of the list");
+            item.location.warn(code::UNREACHABLE, what, "move `ip` to the end of the list");
         } else if kinds.contains(&kind) && !kind.is_value() {
             let what = format!("`{name}` is listed twice");
-            item.location.warn(what, "remove one");
+            item.location.warn(code::LISTED_TWICE, what, "remove one");
         }
         kinds.push(kind);
         reader.source(kind, section, &item.location)
@@ -49,6 +50,7 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
     for (key, kind) in unused {
         if key.is_set() && !kinds.contains(&kind) {
             key.name().warn(
+                code::NO_EFFECT,
                 format!("`{}` has no effect: it identifies no client", key.key),
                 format!("write `identity: [{}, ip]`, or remove it", kind.name()),
             );
@@ -77,6 +79,7 @@ impl Reader<'_> {
             ClientKey::User => match self.limiter.jwt.get()? {
                 Some(jwt) => tokens::jwt(jwt, self.tiers).map(IdentitySource::User),
                 None => Err(location.error(
+                    code::IDENTITY_SOURCE,
                     "`user` is a token's subject, but there is no `jwt`",
                     "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
                 )),
@@ -84,6 +87,7 @@ impl Reader<'_> {
             ClientKey::ApiKey => match self.limiter.api_keys.get()? {
                 Some(keys) => api_keys(keys, self.tiers).map(IdentitySource::ApiKey),
                 None => Err(location.error(
+                    code::IDENTITY_SOURCE,
                     "`apiKey` needs a list of keys, but there is no `apiKeys`",
                     "add `apiKeys` with the `sha256` of each key",
                 )),
@@ -92,6 +96,7 @@ impl Reader<'_> {
                 Ok(IdentitySource::Certificate)
             }
             ClientKey::Certificate => Err(location.error(
+                code::IDENTITY_SOURCE,
                 "`certificate` needs client certificates, but no listener asks for them",
                 "add `clientCa` to `listen[].tls`",
             )),
@@ -107,6 +112,7 @@ impl Reader<'_> {
             (Some(header), Some(proxies)) => (Some(forwarding(header)), proxies),
             (Some(header), None) => {
                 section.header.warn(
+                    code::FORGEABLE,
                     "every client can write this header, and no `trustedProxies` are listed: \
                      the header counts only from loopback, and other clients count by the \
                      address that they connect from",
@@ -138,7 +144,7 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
     let word = kind.name();
     let Some(name) = section.name.get()? else {
         let cure = format!("write `{{key: {word}, name: …}}`");
-        return Err(location.error(format!("`{word}` needs a `name`"), cure));
+        return Err(location.error(code::MISSING_KEY, format!("`{word}` needs a `name`"), cure));
     };
     let parameter = match kind {
         ClientKey::Header => Parameter::Header(name.value.clone()),
@@ -148,6 +154,7 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
     let proxies = section.trusted_proxies.value()?;
     if proxies.is_none() {
         location.warn(
+            code::FORGEABLE,
             format!(
                 "clients can write any value into the {word} `{}`, and each value has its own \
                  quota",
@@ -186,6 +193,7 @@ fn api_keys(section: &ApiKeys, tiers: &[String]) -> Checked<ApiKeysPlan> {
             && let Some(first) = digests.insert(digest, location.place.path.clone())
         {
             location.error(
+                code::API_KEY_TWICE,
                 format!("this key is already at {first}, perhaps in another tier"),
                 "remove one of the two",
             );
@@ -211,7 +219,11 @@ pub(super) fn tier(key: &Key<Option<Written<String>>>, tiers: &[String]) -> Chec
             [] => "add it to `tiers`".to_owned(),
             tiers => format!("the tiers are {}; add it, or name one of them", tiers.join(", ")),
         };
-        return Err(key.error(format!("there is no tier `{}`", name.shown), cure));
+        return Err(key.error(
+            code::UNKNOWN_TIER,
+            format!("there is no tier `{}`", name.shown),
+            cure,
+        ));
     }
     Ok(tier)
 }

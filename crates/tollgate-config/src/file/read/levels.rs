@@ -4,6 +4,7 @@ use tollgate::policy::Algorithm;
 
 use super::context::{FileContext, is_queue};
 use super::policy;
+use crate::code;
 use crate::file::format;
 use crate::file::tables::{ApiKey, GroupKey, Level, LimitLevels, RateLimiter};
 use crate::plan::{
@@ -26,7 +27,7 @@ pub(super) fn number(levels: &[String], name: &str, location: &Location) -> Chec
             [] => format!("add `levels: {{{name}: apiKey}}` to `rateLimiter`"),
             levels => format!("the levels are {}; add it to `levels`", levels.join(", ")),
         };
-        location.error(format!("there is no level `{name}`"), cure)
+        location.error(code::UNKNOWN_LEVEL, format!("there is no level `{name}`"), cure)
     })
 }
 
@@ -37,7 +38,11 @@ pub(super) fn owner(per: &Key<Vec<Item<format::Owner>>>, file: &FileContext<'_>)
         Ok(match item.get()?.as_str() {
             "everyone" if items.len() > 1 => {
                 let what = "`everyone` is in a list, but all clients together have one quota";
-                return Err(item.location.error(what, "remove it, or write `per: everyone`"));
+                return Err(item.location.error(
+                    code::EXCLUSIVE_KEYS,
+                    what,
+                    "remove it, or write `per: everyone`",
+                ));
             }
             "everyone" => None,
             "client" => Some(KeyPart::Client),
@@ -83,6 +88,7 @@ fn declared(limiter: &RateLimiter, chain: &[IdentitySource]) -> Checked<Vec<Leve
     let levels = &section.levels.all;
     if levels.len() > MOST {
         return Err(limiter.levels.name().error(
+            code::TOO_MANY,
             format!("{} levels are more than {MOST}", levels.len()),
             "a level is for example all teams, not one of them",
         ));
@@ -121,7 +127,7 @@ fn source(
         section.name.get()?.as_ref().ok_or_else(|| {
             let key = section.key.value().map_or("header", GroupKey::name);
             let cure = format!("write `{{key: {key}, name: …}}`");
-            location.error(format!("`{key}` needs a `name`"), cure)
+            location.error(code::MISSING_KEY, format!("`{key}` needs a `name`"), cure)
         })
     };
     match section.key.value()? {
@@ -134,6 +140,7 @@ fn source(
             });
             let header = header.ok_or_else(|| {
                 location.error(
+                    code::EMPTY_LEVEL,
                     format!(
                         "no request has a group on the level `{level}`: `identity` has no API keys"
                     ),
@@ -148,6 +155,7 @@ fn source(
             let groups: Vec<_> = api_keys(limiter).filter_map(group).collect();
             if groups.is_empty() {
                 return Err(location.error(
+                    code::EMPTY_LEVEL,
                     format!("no request has a group on the level `{level}`: no API key has one"),
                     format!("write `levels: {{{level}: …}}` at the keys in `apiKeys`"),
                 ));
@@ -158,6 +166,7 @@ fn source(
             let name = named()?.text.clone();
             if !chain.iter().any(|source| matches!(source, IdentitySource::User(_))) {
                 return Err(location.error(
+                    code::EMPTY_LEVEL,
                     format!(
                         "no request has a group on the level `{level}`: `identity` has no tokens"
                     ),
@@ -171,6 +180,7 @@ fn source(
             let proxies = section.trusted_proxies.value()?;
             if proxies.is_none() {
                 return Err(location.error(
+                    code::FORGEABLE,
                     format!(
                         "clients can write any value into the header `{}`, and choose another \
                          group's quota or none",
@@ -179,8 +189,9 @@ fn source(
                     "list the proxies that set it in `trustedProxies`",
                 ));
             }
-            let header = format::Header::parse(&name.text)
-                .map_err(|cure| section.name.error("expected the name of a header", cure))?;
+            let header = format::Header::parse(&name.text).map_err(|cure| {
+                section.name.error(code::INVALID_VALUE, "expected the name of a header", cure)
+            })?;
             Ok(GroupSource::Header(ValuePlan { parameter: Parameter::Header(header), proxies }))
         }
     }
@@ -197,12 +208,14 @@ pub(super) fn plans(
     let Some(section) = keys.get()? else { return Ok(Vec::new()) };
     if whose == Whose::Everybody {
         return Err(keys.name().error(
+            code::EMPTY_LEVEL,
             "these quotas would be shared by groups of clients, but all clients share this limit",
             "move `levels` to `client`",
         ));
     }
     if is_queue(algorithm) {
         return Err(keys.name().error(
+            code::NOT_QUEUED,
             "a queue has one rate, and `levels` adds another",
             "write `mode: meter`, or another `strategy`",
         ));
@@ -230,6 +243,7 @@ pub(super) fn check_bodies(limiter: &RateLimiter, levels: &[LevelPlan], routes: 
         everywhere.chain(models.flat_map(|llm| &llm.budgets)).find(|limit| reads_body(limit))
     {
         limiter.levels.name().error(
+            code::NEEDS_TARGET,
             format!("`{}` would read the body of every request", limit.name.escape_debug()),
             "use a level with `key: body` only in `apis`",
         );
@@ -237,6 +251,7 @@ pub(super) fn check_bodies(limiter: &RateLimiter, levels: &[LevelPlan], routes: 
     let limit = limits().flat_map(RouteLimits::all).find(|limit| reads_body(limit));
     if let Some(limit) = limit.filter(|_| limiter.forward_auth.is_set()) {
         limiter.forward_auth.name().error(
+            code::NEEDS_TARGET,
             format!("`{}` needs the body, which no proxy sends here", limit.name.escape_debug()),
             "find the group in a header, or forward its requests with a target and without \
              `forwardAuth`",
@@ -264,6 +279,7 @@ pub(super) fn check_clients(file: &FileContext<'_>, chain: &[IdentitySource], ro
     };
     if routes.iter().flat_map(|route| route.limits.met()).any(lets_pass) {
         limiter.llm.name().error(
+            code::LLM_NO_KEY,
             "requests without a client would reach the model, because only levels limit them",
             "add `requestsPerMinute` to `llm`, a section `client`, or `ip` to `identity`",
         );
@@ -281,6 +297,7 @@ pub(super) fn warn_of_unused(file: &FileContext<'_>, routes: &[Route]) {
             && let Ok([first, ..]) = item.get().map(|items| &items[..])
         {
             first.location.warn(
+                code::NO_EFFECT,
                 format!("the level `{name}` has no effect: no limit has a quota for its groups"),
                 format!("add `levels: {{{name}: …}}` to `client` or `llm`, or remove it"),
             );

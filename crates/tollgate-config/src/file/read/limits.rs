@@ -7,6 +7,7 @@ use self::reader::LimitReader;
 use super::context::FileContext;
 use super::quotas::{QUOTA_KEYS, Quotas};
 use super::{costs, llm};
+use crate::code;
 use crate::file::tables::{Api, Policy as PolicyKeys, Route};
 use crate::plan::{CostTable, PathMatch, RouteLimits, Whose};
 use crate::yaml::typed::{Item, Key};
@@ -24,6 +25,7 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
     let mut limits = Limits { limits: RouteLimits::default(), costs, client: None };
     if limiter.tiers.is_set() && !limiter.client.is_set() {
         limiter.tiers.name().error(
+            code::NO_BASE_QUOTA,
             "`tiers` needs `client`, the quota of clients without a tier",
             format!("add a section `client` with {QUOTA_KEYS}"),
         );
@@ -33,6 +35,7 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
     if limiter.tiers.is_set() && own.client.as_ref().is_some_and(|client| client.quotas.is_empty())
     {
         limiter.tiers.name().error(
+            code::NO_BASE_QUOTA,
             "`tiers` needs `client.limit`, the quota of clients without a tier",
             format!("add {QUOTA_KEYS} to `client`"),
         );

@@ -10,6 +10,7 @@ use tollgate_llm::{Api, Model, Models, Price};
 use super::context::{FileContext, inherited};
 use super::quotas::QUOTA_KEYS;
 use super::{levels, options, paths};
+use crate::code;
 use crate::file::tables::{Llm, LlmLevel, ModelPrice};
 use crate::plan::{
     ApiPlan, CostTable, LimitPlan, LlmPlan, PathMatch, QuotaPlan, ReservePlan, SettleBy, Whose,
@@ -21,7 +22,7 @@ use crate::yaml::typed::{Key, Setting, all};
 pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let Some(keys) = file.limiter.llm.get()? else { return Ok(None) };
     if file.limiter.forward_auth.is_set() {
-        return Err(file.limiter.llm.name().error(
+        return Err(file.limiter.llm.name().error(code::NEEDS_TARGET,
             "`llm` reads the bodies of requests and responses, which no proxy sends to `forwardAuth`",
             "forward these requests with a `target` and without `forwardAuth`",
         ));
@@ -30,6 +31,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let needs_key = limiter.api_keys.is_set() || limiter.jwt.is_set();
     if needs_key && !limiter.client.is_set() {
         limiter.llm.name().warn(
+            code::LLM_NO_KEY,
             "requests to paths without a limit need no key",
             format!("add a section `client` with {QUOTA_KEYS}, which applies to all paths"),
         );
@@ -66,6 +68,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let nothing = own.is_empty() && levels.is_empty() && in_flight.is_none();
     if nothing && !keys.info.has_unknown {
         return Err(keys.info.location.error(
+            code::LLM_NO_LIMIT,
             "`llm` has no limit",
             "add `requestsPerMinute`, `tokensPerMinute`, `monthlyBudget` or `concurrency`",
         ));
@@ -139,6 +142,7 @@ impl PolicyReader<'_> {
                 self.amounts(&end, requests_per_minute, tokens_per_minute, monthly_budget)?;
             if amounts.is_empty() && !info.has_unknown {
                 return Err(info.location.error(
+                    code::LLM_NO_LIMIT,
                     format!("the level `{level}` has no budget"),
                     "add `requestsPerMinute`, `tokensPerMinute` or `monthlyBudget`",
                 ));
@@ -175,7 +179,11 @@ impl PolicyReader<'_> {
         self.file.names.take(name, &key.name());
         let policy = policy.map_err(|error| {
             let nearest = error.nearest_limit().map(|limit| format!("write {limit}"));
-            key.error(error.to_string(), nearest.unwrap_or_else(|| "write a smaller number".into()))
+            key.error(
+                code::QUOTA_RANGE,
+                error.to_string(),
+                nearest.unwrap_or_else(|| "write a smaller number".into()),
+            )
         });
         Ok(self.failing(policy?))
     }
@@ -200,6 +208,7 @@ impl PolicyReader<'_> {
             .is_some_and(|models| models.models.all.iter().any(|(name, _)| name == OTHER));
         if !has_other {
             key.name().error(
+                code::LLM_NO_PRICE,
                 "clients choose the model, and models that are not listed have no price",
                 "add `models: {other: {input: …, output: …}}` with your highest prices",
             );
@@ -246,6 +255,7 @@ fn models(keys: &Llm, capacity: Option<u64>) -> Checked<Models> {
 fn check_output(keys: &ModelPrice, capacity: Option<u64>) -> Checked<()> {
     match (keys.max_output.value()?, capacity) {
         (Some(output), Some(capacity)) if output >= capacity => Err(keys.max_output.error(
+            code::LLM_MAX_OUTPUT,
             format!(
                 "a request without a maximum reserves {output} tokens and its input, so \
                  `tokensPerMinute: {capacity}` would always deny it"

@@ -32,12 +32,13 @@ use tollgate::limit::OnMissingKey;
 
 use self::context::FileContext;
 use self::identity::Identity;
+use crate::code;
 use crate::file::tables::{File, RateLimiter};
 use crate::plan::{Plan, StorePlan};
 use crate::yaml::problem::{Checked, Reported};
 use crate::yaml::typed::{Either, values};
 
-pub(crate) fn plan(root: &File) -> Checked<Plan> {
+pub(crate) fn plan(root: &File, has_admin_token: bool) -> Checked<Plan> {
     let limiter = root.rate_limiter.get()?;
     let store = store::store(limiter);
     let is_cluster = store.as_ref().is_ok_and(StorePlan::is_cluster);
@@ -70,7 +71,7 @@ pub(crate) fn plan(root: &File) -> Checked<Plan> {
     let status_path = paths::status_path(limiter, &listen);
     let forward_auth = server::forward_auth(limiter);
     if let Ok(admin) = limiter.admin.get() {
-        server::check_admin(admin.address, &listen, limiter);
+        server::check_admin(admin.address, has_admin_token, &listen, limiter);
     }
     let rate_limits = server::rate_limits(limiter);
     let decision_api = decision_api::decision_api(&file);
@@ -137,6 +138,7 @@ fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {
     let names: Vec<_> = tiers.quotas.all.iter().map(|(name, _)| name.clone()).collect();
     if names.len() > MOST_TIERS {
         return Err(limiter.tiers.name().error(
+            code::TOO_MANY,
             format!("{} tiers are more than {MOST_TIERS}", names.len()),
             "write each customer's own numbers into `tenants`",
         ));
@@ -154,6 +156,7 @@ fn on_missing_key(
 ) -> Checked<(OnMissingKey, StatusCode)> {
     if limiter.on_missing_key.is_set() && identity.is_some_and(Identity::always_finds) {
         limiter.on_missing_key.name().warn(
+            code::NEVER_MISSING,
             "`onMissingKey` has no effect: every request has an address",
             "remove it, or remove `ip` from `identity`",
         );
@@ -165,6 +168,7 @@ fn on_missing_key(
     let status = StatusCode::from_u16(section.deny.value()?).map_err(|_| Reported)?;
     if status == StatusCode::TOO_MANY_REQUESTS {
         return Err(section.deny.error(
+            code::INVALID_VALUE,
             "429 means that waiting helps, but it does not help a request without a client",
             "write 401 or 403",
         ));

@@ -7,6 +7,7 @@ use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, LeakyMode, Lease, Strikes};
 
 use super::context::Names;
+use crate::code;
 use crate::file::tables::{Concurrency, Penalty, Rules};
 use crate::plan::{PenaltyPlan, Statuses, Whose};
 use crate::yaml::problem::{Checked, Reported};
@@ -34,13 +35,14 @@ pub(super) fn in_flight(
     let location = if lease.is_some() { section.lease.location() } else { section.ttl.location() };
     if ttl < SHORT {
         location.warn(
+            code::PERMIT_TTL,
             format!("each request renews its time to live of {ttl:?} four times in that time"),
             "30s is enough: it matters only after a gateway crash",
         );
     }
     let policy = Policy::concurrent_requests(name, max, ttl).map_err(|error| {
         let cure = "choose 50us to 1h; longer requests renew it";
-        location.error(error.to_string(), cure)
+        location.error(code::PERMIT_TTL, error.to_string(), cure)
     });
     policy.map(Some)
 }
@@ -66,6 +68,7 @@ pub(super) fn penalty(
     };
     if !of_failures && target.mode.max_wait().is_some() {
         return Err(key.name().error(
+            code::PENALTY_BESIDE_WAITING,
             "a waiting request is first denied, which would count as a strike",
             "write `of: failures`, or `excess: reject`",
         ));
@@ -73,7 +76,7 @@ pub(super) fn penalty(
     let strikes = strikes(section, of_failures)?;
     let policy = Policy::penalty(name, strikes).map_err(|error| {
         let cure = "times are from 50us to 400days, in whole microseconds";
-        section.info.location.error(error.to_string(), cure)
+        section.info.location.error(code::PENALTY, error.to_string(), cure)
     });
     Ok(Some(PenaltyPlan { policy: policy?, failures }))
 }
@@ -84,6 +87,7 @@ fn failures(section: &Penalty, target: &PenaltyTarget<'_>) -> Checked<Vec<Status
     }
     target.counts.cloned().ok_or_else(|| {
         section.of.error(
+            code::NO_STRIKES,
             "the penalty does not define which responses are failures",
             "add `countOnly: {status: 401}` to the penalty, or to its policy",
         )
@@ -97,6 +101,7 @@ fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
     if block > longest {
         let block = humantime::format_duration(block);
         return Err(section.longest.error(
+            code::PENALTY,
             format!("the first block, {block}, is longer than `longest`"),
             "swap `block` and `longest`, or leave out `longest`",
         ));
@@ -121,6 +126,7 @@ fn warn_of_penalty(key: &Setting, target: &PenaltyTarget<'_>) {
     }
     if target.whose == Whose::Everybody {
         key.name().warn(
+            code::SHARED_BY_ALL,
             "a single client with many denials blocks all clients",
             "put it into `client`, or into an api with `per: client`",
         );
@@ -176,7 +182,7 @@ impl LeaseOption {
             let error = error.to_string();
             // The rest is advice for programs.
             let what = error.split(": drop ").next().unwrap_or(&error);
-            location.error(what, cure)
+            location.error(code::LEASE, what, cure)
         })
     }
 }
@@ -198,12 +204,13 @@ impl QueueOption {
             let error = error.to_string();
             // The rest is advice for programs.
             let what = error.rsplit_once(": ").map_or(&*error, |(what, _)| what);
-            self.key.error(what, cure)
+            self.key.error(code::NOT_QUEUED, what, cure)
         })
     }
 
     pub(super) fn without_quota(&self) -> Reported {
         self.key.error(
+            code::NO_QUOTA,
             "requests queue for a quota, but there is no quota",
             "add `limit: …`, or write `excess: {wait: 30s}` for `concurrency`",
         )

@@ -3,6 +3,7 @@ use regex_syntax::hir::Look;
 use regex_syntax::hir::literal::{Extractor, Literal};
 use tollgate_engine::{Methods, PathPattern};
 
+use crate::code;
 use crate::file::format;
 use crate::file::tables::{self, PathSection, RateLimiter};
 use crate::plan::{Front, Listen, PathMatch};
@@ -19,6 +20,7 @@ pub(super) fn path(
             // In many routers a colon starts a placeholder, but HTTP gives it no special meaning.
             if path.text.contains("/:") && !path.is_from_variable {
                 location.warn(
+                    code::SURPRISING_PATH,
                     "`:` is an ordinary character in a path, and does not start a placeholder",
                     format!(
                         "write `expression: regex` and {} if it names a part of the path",
@@ -53,7 +55,7 @@ fn plain(section: &PathSection) -> Checked<PathMatch> {
         },
     };
     let what = format!("no request has the path `{}`", value.shown);
-    Err(section.value.error(what, wrong))
+    Err(section.value.error(code::PATH, what, wrong))
 }
 
 fn regex(section: &PathSection) -> Checked<PathMatch> {
@@ -70,22 +72,25 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
             }
         };
         let what = format!("the regular expression is invalid: {}", reason(&error.0));
-        location.error(what, cure)
+        location.error(code::PATH, what, cure)
     })?;
     if !value.text.starts_with('^') && !value.text.starts_with("(?") {
         location.warn(
+            code::SURPRISING_PATH,
             "the expression is not anchored: it also matches in the middle of a path",
             format!("write `^{}` if it must match from the start", value.shown),
         );
     }
     if never_matches(&value.text) {
         location.warn(
+            code::SURPRISING_PATH,
             "every path starts with `/`, so the expression never matches",
             "start it with `^/`",
         );
     }
     if !value.text.is_ascii() {
         location.warn(
+            code::SURPRISING_PATH,
             "paths are percent-encoded when they are matched, so these characters never match",
             "write them as they are sent: `%C3%A9` for `é`",
         );
@@ -137,7 +142,9 @@ pub(super) fn status_path(
     match key.value()? {
         None => Ok(None),
         Some(PathMatch::Pattern(PathPattern::Exact(path))) => Ok(Some(path)),
-        Some(_) => Err(key.error("the limits are at a single path", "write it without `*`")),
+        Some(_) => {
+            Err(key.error(code::PATH, "the limits are at a single path", "write it without `*`"))
+        }
     }
 }
 
@@ -148,6 +155,7 @@ pub(super) fn exempt(limiter: &RateLimiter, rules: Checked<PathRules>) -> Checke
         has_patterns |= !matches!(path, PathMatch::Pattern(PathPattern::Exact(_)));
         if path == PathMatch::any() {
             item.location.warn(
+                code::NOTHING_LIMITED,
                 "every path is exempt, so no request is limited",
                 "name the paths that need no limit",
             );
@@ -159,6 +167,7 @@ pub(super) fn exempt(limiter: &RateLimiter, rules: Checked<PathRules>) -> Checke
         && has_patterns
     {
         keys.ambiguous.warn(
+            code::SURPRISING_PATH,
             "a path with `%2F`, `%5C` or `%3B` is limited, although `exempt` matches it",
             "write `ambiguous: reject`, unless your clients send such paths",
         );

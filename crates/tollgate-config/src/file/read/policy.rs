@@ -5,6 +5,7 @@ use tollgate::store::Micros;
 use tollgate::{Policy, Quota};
 
 use super::context::{FileContext, inherited, is_bucket, is_queue};
+use crate::code;
 use crate::file::format;
 use crate::file::tables::{
     Api, Bandwidth, LevelQuota, Policy as PolicyKeys, Rules, Tenant, Tier, Window,
@@ -127,7 +128,7 @@ pub(super) fn algorithm_everywhere(
     if says || !is_queue(algorithm) || !file.an_api_queues {
         return Ok(algorithm);
     }
-    section.info.location.warn(
+    section.info.location.warn(code::TWO_QUEUES,
         "this is only a meter, because a request can wait in only one queue and some `apis` have one",
         "write `mode: meter` to make this explicit, or another `strategy`",
     );
@@ -150,6 +151,7 @@ pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota>
     let burst = &keys.window.burst;
     if burst.is_set() && !is_bucket(algorithm) {
         return Err(burst.name().error(
+            code::BURST,
             format!("a {algorithm} has no burst: its entire limit is available immediately"),
             "remove it, or write `strategy: token_bucket`",
         ));
@@ -168,6 +170,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     }
     if algorithm != Algorithm::FixedWindowCounter {
         return Err(keys.calendar.name().error(
+            code::CALENDAR,
             format!(
                 "a {algorithm} needs windows of equal length, which days and months do not have"
             ),
@@ -221,7 +224,7 @@ fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
         None if keys.info.has_unknown => Err(Reported),
         None => {
             let cure = "add `windowSeconds: 60`, or `window: 500ms`";
-            Err(keys.info.location.error("the limit has no window", cure))
+            Err(keys.info.location.error(code::NO_QUOTA, "the limit has no window", cure))
         }
     }
 }
@@ -239,11 +242,15 @@ pub(super) fn build(
 
 pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
     if let Some(nearest) = error.nearest_limit() {
-        return keys.amount.error(error.to_string(), format!("write {nearest}"));
+        return keys.amount.error(code::QUOTA_RANGE, error.to_string(), format!("write {nearest}"));
     }
     let window = keys.window.duration().or_else(|| in_seconds(&keys.window.refill_seconds));
     let key = window.map_or(keys.amount, |(key, _)| key);
-    key.error(error.to_string(), "choose a window of 50us to 400days, in whole microseconds")
+    key.error(
+        code::QUOTA_RANGE,
+        error.to_string(),
+        "choose a window of 50us to 400days, in whole microseconds",
+    )
 }
 
 pub(super) fn on_store_error(rules: &Rules, file: &FileContext<'_>) -> Checked<OnStoreError> {

@@ -5,6 +5,7 @@ use tollgate::policy::Cost;
 use tollgate::{Policy, Quota};
 
 use super::context::FileContext;
+use crate::code;
 use crate::file::format::PreflightWord;
 use crate::plan::{CostTable, LimitPlan, Preflights, QuotaPlan, Whose};
 use crate::yaml::problem::Checked;
@@ -19,7 +20,11 @@ pub(super) fn preflights(file: &FileContext<'_>) -> Checked<Preflights> {
     file.names.take(Preflights::NAME, &limiter.preflights.location());
     let policy = Policy::sliding_window_counter(Preflights::NAME, Quota::per_minute(per_minute));
     let wrong = |error: tollgate::policy::PolicyError| {
-        limiter.preflights.error(error.to_string(), "write a number from 1 to 1000000")
+        limiter.preflights.error(
+            code::QUOTA_RANGE,
+            error.to_string(),
+            "write a number from 1 to 1000000",
+        )
     };
     let mut policy = policy.map_err(wrong)?.with_on_store_error(limiter.on_store_error.value()?);
     if let Some(shed) = limiter.shed.value()? {

@@ -7,6 +7,7 @@ use tollgate::policy::Algorithm;
 
 use super::context::{Names, is_bucket, is_queue};
 use super::policy::{self, QuotaKeys, Section};
+use crate::code;
 use crate::file::tables::{Bandwidth, RateLimiter};
 use crate::plan::QuotaPlan;
 use crate::yaml::problem::{Checked, Reported};
@@ -43,7 +44,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
         _ if section.info.has_unknown => return true,
         (Some(meant), Some(_)) => {
             let cure = format!("add `limit: …`, units per window, or remove `{}`", meant.key);
-            meant.name().error("`limit` is missing", cure);
+            meant.name().error(code::NO_QUOTA, "`limit` is missing", cure);
             return true;
         }
         (_, None) => {
@@ -54,7 +55,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
                 }
                 None => "add `limit: …`, units per window, or `concurrency: …`, requests in flight",
             };
-            section.info.location.error("`limit` is missing", cure);
+            section.info.location.error(code::NO_QUOTA, "`limit` is missing", cure);
             return true;
         }
     };
@@ -98,6 +99,7 @@ pub(super) fn of_section<'a>(
     }
     if is_queue(algorithm) {
         return Err(also.name().error(
+            code::NOT_QUEUED,
             "a queue has one rate, and `also` adds another",
             "write `mode: meter`, or another `strategy`",
         ));
@@ -105,6 +107,7 @@ pub(super) fn of_section<'a>(
     let count = items.len() + 1;
     if count > MOST_AT_A_TIME {
         return Err(also.name().error(
+            code::TOO_MANY,
             format!("{count} quotas at the same time are more than {MOST_AT_A_TIME}"),
             "keep the quotas that make a difference, for example one for the minute and one for \
              the day",

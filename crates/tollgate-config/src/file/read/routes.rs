@@ -6,6 +6,7 @@ use super::context::FileContext;
 use super::limits::{self, Limits};
 use super::paths;
 use super::target::target;
+use crate::code;
 use crate::file::tables::{self, File, RateLimiter};
 use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits};
 use crate::yaml::problem::Checked;
@@ -25,15 +26,18 @@ pub(super) fn routes(
     });
     let mut routes: Vec<_> = routes.collect();
     if limiter.target.is_set() && root.target.is_set() {
-        return Err(root
-            .target
-            .error("`target` duplicates `rateLimiter.target`", "keep one of the two"));
+        return Err(root.target.error(
+            code::EXCLUSIVE_KEYS,
+            "`target` duplicates `rateLimiter.target`",
+            "keep one of the two",
+        ));
     }
     let fallback = if limiter.target.is_set() { &limiter.target } else { &root.target };
     let decides = limiter.forward_auth.is_set();
     let is_asked = limiter.listen.is_set() || !limiter.has_fronts();
     if is_asked && !limiter.routes.is_set() && !fallback.is_set() {
         limiter.info.location.error(
+            code::NO_TARGET,
             "`target` is missing: requests have no destination",
             "add `target: http://localhost:3000`",
         );
@@ -71,6 +75,7 @@ fn route(section: &tables::Route, file: &FileContext<'_>, outer: &Limits<'_>) ->
         None if file.limiter.forward_auth.is_set() => None,
         None => {
             return Err(section.info.location.error(
+                code::NO_TARGET,
                 "`target` is missing: requests on this route have no destination",
                 "add `target: http://localhost:3000`, or `forwardAuth` to decide for another proxy",
             ));
@@ -84,6 +89,7 @@ fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
         let earlier = &routes[..index];
         if earlier.iter().any(|(other, _)| other.name == route.name) {
             location.error(
+                code::ROUTE_NAME,
                 format!("two routes are named `{}`", route.name.escape_debug()),
                 if index + 1 == routes.len() && route.name == FALLBACK {
                     "`default` is the route of `target`: give the other route another name"
@@ -97,6 +103,7 @@ fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
         });
         if let Some((other, _)) = shadow {
             location.warn(
+                code::UNREACHABLE,
                 format!(
                     "no request reaches this route, because the route `{}` before it matches all",
                     other.name
@@ -130,7 +137,11 @@ fn warn_without_limits(limiter: &RateLimiter) {
             .all_routes()
             .any(|it| it.client.is_set() || it.global.is_set() || it.apis.is_set());
     if !has_limits {
-        limiter.info.location.warn("no request is limited", "add `client`, `global` or `apis`");
+        limiter.info.location.warn(
+            code::NOTHING_LIMITED,
+            "no request is limited",
+            "add `client`, `global` or `apis`",
+        );
     }
 }
 
@@ -149,6 +160,7 @@ fn check_fronts(routes: &[(Route, Location)], limiter: &RateLimiter) {
             if told.insert((limit.name.clone(), key)) {
                 let name = limit.name.escape_debug();
                 limiter.forward_auth.name().error(
+                    code::NEEDS_TARGET,
                     format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
                     format!(
                         "remove `{key}` from `{name}`, or forward its requests with a target and \
@@ -171,6 +183,7 @@ fn check_queues(limits: &RouteLimits, location: &Location) {
             && queueing.iter().any(is_leaky)
         {
             location.error(
+                code::TWO_QUEUES,
                 format!(
                     "a request would wait in two queues, for `{}` and `{}`",
                     first.name, second.name
@@ -193,7 +206,7 @@ fn check_penalties(limits: &RouteLimits, location: &Location) {
         let struck = met.iter().find(|limit| strikes(limit));
         let waiting = met.iter().find(|limit| waits(limit));
         if let (Some(struck), Some(waiting)) = (struck, waiting) {
-            location.error(
+            location.error(code::PENALTY_BESIDE_WAITING,
                 format!(
                     "requests wait for `{}`, and the penalty of `{}` would count each wait as a denial",
                     waiting.name, struck.name
@@ -213,6 +226,7 @@ fn warn_of_leases(limits: &RouteLimits, location: &Location) {
     };
     if let Some(leased) = limits.all().find(|limit| limit.is_leased()) {
         location.warn(
+            code::LEASE_SAVES_NOTHING,
             format!(
                 "the lease of `{}` saves no call to Redis: each of its requests also needs `{}`",
                 leased.name, asking.name
@@ -228,6 +242,7 @@ fn warn_of_slots(limits: &RouteLimits, location: &Location) {
     let Some(first) = all.next() else { return };
     if let Some(other) = all.find(|limit| limit.whose != first.whose) {
         location.warn(
+            code::SLOTS,
             format!(
                 "`{}` and `{}` are in different slots of the Cluster and are decided one after the \
                  other: a request that one of them denies may count in the other for a moment",

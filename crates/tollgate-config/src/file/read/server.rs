@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 
 use tollgate::key::TrustedProxies;
 
+use crate::code;
 use crate::file::tables::{File, RateLimiter};
 use crate::files::{self, FileError};
 use crate::plan::{Front, Listen, RateLimitsPlan};
@@ -59,6 +60,7 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
         |key: &str| OF_FRONTS.contains(&key) || key == "strategy" && limiter.decision_api.is_set();
     for (key, name) in limiter.info.keys.iter().filter(|(key, _)| !applies(key)) {
         name.error(
+            code::OTHER_RULES,
             format!("`{key}` has no effect on `{front}`, which has its own rules"),
             format!(
                 "write the rule into {place}; or add `target` or `forwardAuth`, to which this key \
@@ -123,12 +125,13 @@ fn check_overlap(addr: SocketAddr, all: &[(Front, Listen)], location: &Location)
         };
         let (all, one) = if holds(&addr, &other) { (addr, other) } else { (other, addr) };
         if addr == other {
-            location.error("this address is listed twice", "remove one");
+            location.error(code::SAME_ADDRESS, "this address is listed twice", "remove one");
         } else if holds(&all, &one) && all.is_ipv4() == one.is_ipv4() {
             let what = format!("`{all}` already includes `{one}`");
-            location.error(what, "remove one");
+            location.error(code::SAME_ADDRESS, what, "remove one");
         } else if holds(&all, &one) {
             location.warn(
+                code::SAME_ADDRESS,
                 format!("on most systems `{all}` includes every IPv4 address, such as `{one}`"),
                 "remove the IPv4 address, unless this system separates them",
             );
@@ -136,7 +139,12 @@ fn check_overlap(addr: SocketAddr, all: &[(Front, Listen)], location: &Location)
     }
 }
 
-pub(super) fn check_admin(admin: SocketAddr, listen: &[(Front, Listen)], limiter: &RateLimiter) {
+pub(super) fn check_admin(
+    admin: SocketAddr,
+    has_token: bool,
+    listen: &[(Front, Listen)],
+    limiter: &RateLimiter,
+) {
     let clashes = |(_, public): &(Front, Listen)| {
         let ip = public.address.ip();
         public.address.port() == admin.port()
@@ -146,11 +154,13 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[(Front, Listen)], limiter
     if listen.iter().any(clashes) {
         let is_set = limiter.admin.is_set();
         if is_set { limiter.admin.location() } else { limiter.listen.location() }.error(
+            code::ADMIN_ADDRESS,
             format!("the admin address {admin} is also a public address"),
             "give it its own port",
         );
-    } else if !admin.ip().is_loopback() {
+    } else if !has_token && !admin.ip().is_loopback() {
         limiter.admin.warn(
+            code::ADMIN_TOKEN,
             "beyond loopback, the admin address answers only /healthz and /readyz without the \
              token",
             "set TOLLGATE_ADMIN_TOKEN where `tollgate serve` runs, or use 127.0.0.1",

@@ -8,6 +8,7 @@ use tollgate::store::Receipt;
 
 use super::context::is_queue;
 use super::options::QueueOption;
+use crate::code;
 use crate::file::tables::{ForgiveOn, Rules};
 use crate::plan::{ReservePlan, SettleBy, Statuses, Whose};
 use crate::yaml::problem::Checked;
@@ -60,6 +61,7 @@ fn enforced(rules: &Rules, context: PolicyContext) -> Checked<Excess> {
         (None, Some(max)) => ("queue", max, true),
         (None, None) => {
             return Err(section.info.location.error(
+                code::MISSING_KEY,
                 "neither `wait` nor `queue` is set",
                 "add the maximum wait, `wait: 30s` within each gateway or `queue: 30s` over all \
                  gateways",
@@ -77,6 +79,7 @@ fn enforced(rules: &Rules, context: PolicyContext) -> Checked<Excess> {
     }
     if context.queues() {
         key.name().warn(
+            code::TWO_QUEUES,
             "requests already wait in the queue of a leaky_bucket: with `excess` they would wait \
              twice",
             "write `maxWait` instead of `excess`, or `mode: meter`",
@@ -84,6 +87,7 @@ fn enforced(rules: &Rules, context: PolicyContext) -> Checked<Excess> {
     }
     if context.can_fail && context.on_store_error == OnStoreError::Closed {
         key.name().warn(
+            code::CLOSED_WHILE_WAITING,
             "with `onStoreError: closed` all waiting requests are denied when the store fails, \
              however long they have waited",
             "write `onStoreError: local` or `open`, or `excess: reject`",
@@ -112,6 +116,7 @@ pub(super) fn forgives(
     }
     if key.is_set() && queues {
         return Err(key.name().error(
+            code::NOT_QUEUED,
             "requests that queue have their turns, and after a success later requests would \
              overtake them",
             "remove the queue, for example with `mode: meter`, or remove `forgiveOn`",
@@ -119,6 +124,7 @@ pub(super) fn forgives(
     }
     if key.is_set() && whose == Whose::Everybody {
         key.name().warn(
+            code::SHARED_BY_ALL,
             "a single client's success forgives what all clients have used",
             "put it into `client`, or into an api with `per: client`",
         );
@@ -133,6 +139,7 @@ pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<R
     let Some(section) = rules.reserve.get()? else { return Ok(None) };
     if section.units.is_set() && rules.costs.is_set() {
         return Err(section.units.name().error(
+            code::EXCLUSIVE_KEYS,
             "`reserve.units` and `costs` both set the initial charge",
             "keep one of the two",
         ));
@@ -140,16 +147,18 @@ pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<R
     let settle = match (section.settle.value()?, section.bytes_per_unit.value()?) {
         (SettleBy::Trailer, Some(bytes)) => SettleBy::Bytes(bytes),
         (SettleBy::Header, Some(_)) => {
-            return Err(section
-                .bytes_per_unit
-                .name()
-                .error("a body's size is unknown when its header arrives", "add `settle: body`"));
+            return Err(section.bytes_per_unit.name().error(
+                code::SETTLING,
+                "a body's size is unknown when its header arrives",
+                "add `settle: body`",
+            ));
         }
         (settle, _) => settle,
     };
     let lapse = section.lapse.value()?;
     if lapse > Duration::from(Receipt::LIFETIME) || lapse.is_zero() {
         return Err(section.lapse.error(
+            code::SETTLING,
             "a charge can be corrected for one hour at most",
             "write a time up to `1h`, or leave it out",
         ));
@@ -165,6 +174,6 @@ fn warn_of_queue(key: &Setting, context: PolicyContext) {
              refunded",
             key.key
         );
-        key.name().warn(what, "write `mode: meter`, or another `strategy`");
+        key.name().warn(code::SETTLING, what, "write `mode: meter`, or another `strategy`");
     }
 }

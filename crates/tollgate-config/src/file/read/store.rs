@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use crate::code;
 use crate::file::tables::{Memory, RateLimiter, Redis};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Either, Setting, defaults};
@@ -16,6 +17,7 @@ pub(super) fn store(limiter: &RateLimiter) -> Checked<StorePlan> {
     }
     let memory = store.memory.value()?.ok_or_else(|| {
         store.info.location.error(
+            code::NO_STORE,
             "the store is neither `memory` nor `redis`",
             "write `store: memory`, or a section `redis` with a `url`",
         )
@@ -28,6 +30,7 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
         (Topology::Sentinel { .. }, Some(master)) => Topology::Sentinel { master },
         (Topology::Sentinel { .. }, None) => {
             return Err(redis.topology.error(
+                code::SENTINEL,
                 "a Sentinel watches servers by name, but `sentinelMaster` is missing",
                 "add `sentinelMaster: …`, the name in the Sentinel's own configuration",
             ));
@@ -50,8 +53,9 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
 pub(super) fn check_url(key: &Setting, plan: RedisPlan) -> Checked<RedisPlan> {
     if let Err(error) = RedisStore::builder(&plan.full_url()) {
         let error = error.to_string();
-        let (what, cure) = error.split_once("; ").unwrap_or((&error, "write redis://host:6379"));
-        return Err(key.error(what, cure));
+        let (error, _) = code::split(&error);
+        let (what, cure) = error.split_once("; ").unwrap_or((error, "write redis://host:6379"));
+        return Err(key.error(code::REDIS_URL, what, cure));
     }
     Ok(plan)
 }

@@ -1,3 +1,4 @@
+use crate::code;
 use crate::file::tables::{RateLimiter, Subjects};
 use crate::files;
 use crate::plan::{IdentitySource, SubjectsPlan};
@@ -26,12 +27,14 @@ fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<Subjects
     let kinds: [&Setting; 4] = [&list.addresses, &list.api_keys, &list.users, &list.file];
     if !kinds.iter().any(|kind| kind.is_set()) && !list.info.has_unknown {
         return Err(list.info.location.error(
+            code::EMPTY_LIST,
             "this list is empty",
             "add `addresses`, `apiKeys`, `users` or a `file`, or remove it",
         ));
     }
     if list.users.is_set() && !knows_users {
         return Err(list.users.name().error(
+            code::IDENTITY_SOURCE,
             "a user is a token's subject, but `identity` does not read tokens",
             "add `jwt`, and `user` to `identity`",
         ));
@@ -57,6 +60,7 @@ fn warn_of_both<T: Text<Value = String>>(
     for item in allow.items().into_iter().flatten() {
         if item.get().is_ok_and(|text| denied.contains(&text)) {
             item.location.warn(
+                code::LISTS,
                 "this is also in `deny`, which has precedence: its requests are rejected",
                 "remove it from one of the two",
             );

@@ -8,6 +8,7 @@ use tollgate_proxy::settings::{
     Address, Connections, HealthCheck, Host, Passive, Servers, Timeouts, Upstream,
 };
 
+use crate::code;
 use crate::file::tables::{HeaderEdits, RateLimiter, TargetSection};
 use crate::files;
 use crate::plan::{PathMatch, Target, TargetTlsFiles};
@@ -43,6 +44,7 @@ pub(super) fn target(
         && !PathMatch::Pattern(PathPattern::Below(prefix.as_str().into())).covers(path)
     {
         return Err(section.strip_prefix.error(
+            code::STRIP_PREFIX,
             format!("requests on this route need not start with `{}`", prefix.escape_debug()),
             format!("write `path: {prefix}/*` in the route, or a path below it"),
         ));
@@ -71,6 +73,7 @@ fn warn_of_compression(section: &TargetSection) {
     for (_, value) in set.values.all.iter().filter(|(name, _)| name == ACCEPT_ENCODING) {
         if value.get().is_ok_and(|coding| coding != "identity") {
             value.location.warn(
+                code::LLM_COMPRESSION,
                 "a compressed response does not show its usage, so `llm` charges the estimate",
                 "remove this header: requests to models get `Accept-Encoding: identity`",
             );
@@ -83,6 +86,7 @@ fn tls(section: &TargetSection) -> Checked<Option<TargetTlsFiles>> {
     let is_https = |server: &Address| server.endpoint.scheme == Scheme::HTTPS;
     if !values(section.url.get()?)?.iter().any(is_https) {
         section.tls.name().warn(
+            code::NO_EFFECT,
             "`tls` has no effect: no server has an https URL",
             "write `https://` in `url`, or remove it",
         );
@@ -97,18 +101,20 @@ fn servers(section: &TargetSection, connections: Connections) -> Checked<Servers
     let addresses = values(items)?;
     if addresses.len() > Servers::MOST {
         return Err(section.url.error(
+            code::TOO_MANY,
             format!("the list has {} URLs", addresses.len()),
             format!("write at most {} URLs", Servers::MOST),
         ));
     }
     for (index, item) in items.iter().enumerate() {
         if addresses[..index].contains(&addresses[index]) {
-            item.location.warn("this URL is in the list twice", "remove one");
+            item.location.warn(code::LISTED_TWICE, "this URL is in the list twice", "remove one");
         }
     }
     let of_several: [&Setting; 3] = [&section.balance, &section.max_failures, &section.retry_after];
     for key in of_several.into_iter().filter(|key| addresses.len() == 1 && key.is_set()) {
         key.name().warn(
+            code::NO_EFFECT,
             format!("`{}` has no effect on a single server", key.key),
             "list further servers in `url`, or remove it",
         );

@@ -7,6 +7,7 @@ use super::identity;
 use super::policy::{self, QuotaKeys};
 use super::quotas;
 use super::store;
+use crate::code;
 use crate::file::format;
 use crate::file::tables::{
     RateLimiter, TenantOrUnlimited, Tenants, TenantsFile, TenantsHttp, TenantsRedis,
@@ -55,15 +56,18 @@ pub(super) fn tenants(
             let mut known = vec![CLIENT];
             known.extend(file.levels.iter().map(String::as_str));
             return Err(section.of.error(
+                code::UNKNOWN_LEVEL,
                 format!("there is no level `{shown}`"),
                 format!("write one of {}, or add it to `levels`", known.join(", ")),
             ));
         }
         if file.tenants[..number].contains(&of) {
             let shown = &section.of.get()?.shown;
-            return Err(section
-                .of
-                .error(format!("`{shown}` has two sources of numbers"), "keep one of the two"));
+            return Err(section.of.error(
+                code::TENANT_SOURCE,
+                format!("`{shown}` has two sources of numbers"),
+                "keep one of the two",
+            ));
         }
         let tiers = (of == Whose::Client).then(|| tiers.to_vec());
         let rules = TenantRules::of(number, tiers, routes.iter().map(|route| &route.limits));
@@ -79,6 +83,7 @@ pub(super) fn tenants(
                 }
             };
             section.of.location().error(
+                code::NO_BASE_QUOTA,
                 format!("these numbers would replace no quota: {what}"),
                 format!("{cure}, the quota of tenants without their own numbers"),
             )
@@ -114,6 +119,7 @@ fn source(section: &Tenants, store: Checked<&StorePlan>) -> Checked<TenantSource
     match section.redis.get()? {
         Some(redis) => self::redis(redis, store),
         None => Err(section.info.location.error(
+            code::TENANT_SOURCE,
             "the source of the numbers is missing",
             "write `file: tenants.yaml`, `http: https://…/{tenant}` or `redis: {key: …}`",
         )),
@@ -125,6 +131,7 @@ fn http(section: &TenantsHttp) -> Checked<TenantSource> {
     let token = section.token.value()?;
     if token.is_some() && url.starts_with("http://") && !is_local(&url) {
         section.url.warn(
+            code::CLEARTEXT,
             "the token is sent without encryption",
             "write https://, unless only trusted machines see this connection",
         );
@@ -147,6 +154,7 @@ fn redis(section: &TenantsRedis, store: Checked<&StorePlan>) -> Checked<TenantSo
         (None, StorePlan::Redis(redis)) => redis.clone(),
         (None, StorePlan::Memory(_)) => {
             return Err(section.info.location.error(
+                code::TENANT_SOURCE,
                 "there is no Redis to read: quotas are stored in memory",
                 "add `url: redis://…`, or `store: {redis: …}`",
             ));
@@ -163,7 +171,7 @@ pub(crate) fn table(
 ) -> Checked<TenantTable> {
     let root = tree::parse_data(text, MOST_VALUES, problems).ok_or(Reported)?;
     let Some(root) = root else {
-        return Err(problems.error(Place::START, "the file is empty", CURE));
+        return Err(problems.error(code::EMPTY_FILE, Place::START, "the file is empty", CURE));
     };
     TenantsFile::read(Input::root(&root, problems))?.tenants.get()?;
     let pairs = match root.get(TENANTS).map(|tenants| &tenants.value) {
@@ -175,7 +183,7 @@ pub(crate) fn table(
         let path = join(TENANTS, &pair.key);
         let input = Input::at(&pair.node, &path, problems);
         if let Err(cure) = format::TenantName::parse(&pair.key) {
-            input.error("the name is not valid", cure);
+            input.error(code::INVALID_VALUE, "the name is not valid", cure);
             continue;
         }
         if let Ok(quota) = tenant(input, rules) {
@@ -212,18 +220,23 @@ fn tenant(input: Input<'_>, rules: &TenantRules) -> Checked<TenantQuota> {
     if tenant.tier.is_set() {
         let Some(tiers) = &rules.tiers else {
             let cure = "write `limit` and `windowSeconds`";
-            return Err(tenant.tier.name().error("only clients have tiers", cure));
+            return Err(tenant.tier.name().error(
+                code::UNKNOWN_TIER,
+                "only clients have tiers",
+                cure,
+            ));
         };
         let tier = identity::tier(&tenant.tier, tiers)?;
         return tier.map(TenantQuota::Tier).ok_or(Reported);
     }
     if !tenant.limit.is_set() && !tenant.info.has_unknown {
         let cure = "add `limit: …`, units per window, or `tier: …`";
-        return Err(tenant.info.location.error("`limit` is missing", cure));
+        return Err(tenant.info.location.error(code::NO_QUOTA, "`limit` is missing", cure));
     }
     let quotas = quotas::of_section(tenant.quota(), &tenant.also, rules.algorithm)?;
     if quotas.len() > rules.most {
         return Err(tenant.also.name().error(
+            code::NO_BASE_QUOTA,
             format!("{} quotas at the same time are more than `client` has", quotas.len()),
             "add as many quotas to `client.also`, for tenants without their own numbers",
         ));
@@ -243,6 +256,7 @@ fn too_small(policy: &tollgate::Policy, cost: u64, keys: QuotaKeys<'_>) -> Repor
     let is_bucket = policy.algorithm().is_some_and(is_bucket);
     let key = if is_bucket && keys.window.burst.is_set() { "burst" } else { "limit" };
     keys.amount.error(
+        code::COST_ABOVE_CAPACITY,
         format!(
             "policy `{}` would grant at most {} units at the same time, but a request costs {cost}",
             policy.name().escape_debug(),

@@ -1,3 +1,4 @@
+use crate::code;
 use crate::file::tables::Jwt;
 use crate::files;
 use crate::plan::{JwksPlan, JwtPlan, KeyOrigin};
@@ -25,6 +26,7 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
     let (origin, key) = if let Some(file) = jwt.key_file.value()? {
         let Some(algorithm) = jwt.algorithm.value()? else {
             return Err(jwt.key_file.error(
+                code::TOKEN_KEYS_MISSING,
                 "the key's algorithm is missing",
                 "add `algorithm: RS256`, `ES256` or `EdDSA`",
             ));
@@ -36,6 +38,7 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
         return jwks(jwt, url).map(KeyOrigin::JwksUrl);
     } else {
         return Err(jwt.info.location.error(
+            code::TOKEN_KEYS_MISSING,
             "the source of token keys is missing",
             "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
         ));
@@ -57,6 +60,7 @@ fn jwks(jwt: &Jwt, url: String) -> Checked<JwksPlan> {
         let is_set = jwt.max_age.is_set();
         return Err(if is_set { jwt.max_age.location() } else { jwt.min_refetch.location() }
             .error(
+                code::INVALID_VALUE,
                 format!("`maxAge` ({age}) is shorter than `minRefetch` ({refetch})"),
                 "make it at least as long: the set is fetched at most once per `minRefetch`",
             ));

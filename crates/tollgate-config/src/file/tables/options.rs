@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::value_types::{AtOnce, Megabytes, Units};
 use super::window::Window;
+use crate::code;
 use crate::file::format;
 use crate::plan::SettleBy;
 use crate::yaml::problem::Checked;
@@ -144,9 +145,11 @@ impl ValueType for BodyFields {
     fn read(input: Input<'_>) -> Checked<Self::Value> {
         let FieldValues { info, fields } = *FieldValues::read(input)?;
         if fields.all.is_empty() {
-            return Err(info
-                .location
-                .error("no field is named", "write a field, such as `ok: true`"));
+            return Err(info.location.error(
+                code::MISSING_KEY,
+                "no field is named",
+                "write a field, such as `ok: true`",
+            ));
         }
         all(fields.all, |(name, item)| Ok((name, item.value?)))
     }

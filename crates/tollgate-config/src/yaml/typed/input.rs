@@ -2,6 +2,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::Location;
+use crate::code::{self, Code};
 use crate::yaml::place::Place;
 use crate::yaml::problem::{Checked, Problems, Reported};
 use crate::yaml::spec::Shape;
@@ -53,8 +54,13 @@ impl<'a> Input<'a> {
         Location { place: self.place(), problems: Rc::clone(self.problems) }
     }
 
-    pub(crate) fn error(self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
-        self.problems.error(self.place(), what, cure)
+    pub(crate) fn error(
+        self,
+        code: Code,
+        what: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Reported {
+        self.problems.error(code, self.place(), what, cure)
     }
 
     /// Reads a single value. The error message from `parse` is the cure, and may quote the value.
@@ -74,10 +80,15 @@ impl<'a> Input<'a> {
             };
             match scalar.written {
                 Some(_) => self.error(
+                    code::INVALID_VALUE,
                     what,
                     "check the variable's value, which is not shown because it may be a secret",
                 ),
-                None => self.error(what, cure),
+                // A library's error has its own code, which is more precise.
+                None => {
+                    let (cure, own) = code::split(&cure);
+                    self.error(own.unwrap_or(code::INVALID_VALUE), what, cure)
+                }
             }
         })
     }
@@ -101,7 +112,7 @@ impl<'a> Input<'a> {
         } else {
             "see docs/configuration-reference.md, or `tollgate init`"
         };
-        self.error(format!("expected {}, found {found}", shape.what()), cure)
+        self.error(code::WRONG_SHAPE, format!("expected {}, found {found}", shape.what()), cure)
     }
 }
 

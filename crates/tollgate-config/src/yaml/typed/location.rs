@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
+use crate::code::{self, Code};
 use crate::yaml::named_files::FileError;
 use crate::yaml::place::{Place, Span};
 use crate::yaml::problem::{Checked, Problems, Reported};
@@ -15,12 +16,17 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    pub(crate) fn error(&self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
-        self.problems.error(self.place.clone(), what, cure)
+    pub(crate) fn error(
+        &self,
+        code: Code,
+        what: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Reported {
+        self.problems.error(code, self.place.clone(), what, cure)
     }
 
-    pub(crate) fn warn(&self, what: impl Into<String>, cure: impl Into<String>) {
-        self.problems.warn(self.place.clone(), what, cure);
+    pub(crate) fn warn(&self, code: Code, what: impl Into<String>, cure: impl Into<String>) {
+        self.problems.warn(code, self.place.clone(), what, cure);
     }
 
     /// Sets how the files that this value names are checked.
@@ -83,19 +89,24 @@ impl Setting {
         Location { place, problems: Rc::clone(&self.section.problems) }
     }
 
-    pub(crate) fn error(&self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
-        self.location().error(what, cure)
+    pub(crate) fn error(
+        &self,
+        code: Code,
+        what: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Reported {
+        self.location().error(code, what, cure)
     }
 
-    pub(crate) fn warn(&self, what: impl Into<String>, cure: impl Into<String>) {
-        self.location().warn(what, cure);
+    pub(crate) fn warn(&self, code: Code, what: impl Into<String>, cure: impl Into<String>) {
+        self.location().warn(code, what, cure);
     }
 
     /// Warns that the key has no effect, if it is set.
     pub(crate) fn no_effect(&self, context: impl fmt::Display, why: &str) {
         if self.is_set() {
             let what = format!("`{}` has no effect {context}", self.key);
-            self.name().warn(what, format!("remove it: {why}"));
+            self.name().warn(code::NO_EFFECT, what, format!("remove it: {why}"));
         }
     }
 }

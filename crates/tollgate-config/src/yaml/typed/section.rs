@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::{Input, Key, Location, SectionInfo, Setting, Text, ValueType};
+use crate::code;
 use crate::yaml::place::{Place, join};
 use crate::yaml::problem::{Checked, Problems, Reported};
 use crate::yaml::secrets::looks_secret;
@@ -90,7 +91,7 @@ impl<'a> SectionInput<'a> {
             let shown: String = pair.key.chars().take(60).collect();
             let what = format!("there is no key `{}` here", shown.escape_debug());
             let cure = unknown_key_cure(table, others, &pair.key, meant);
-            self.problems().error(self.place_of(pair), what, cure);
+            self.problems().error(code::UNKNOWN_KEY, self.place_of(pair), what, cure);
         }
     }
 
@@ -99,6 +100,7 @@ impl<'a> SectionInput<'a> {
             let mut found = keys.iter().filter_map(|key| self.pair(key));
             if let (Some(first), Some(second)) = (found.next(), found.next()) {
                 self.problems().error(
+                    code::EXCLUSIVE_KEYS,
                     self.place_of(second),
                     format!("`{}` and `{}` exclude each other", first.key, second.key),
                     "keep one of the two",
@@ -131,7 +133,7 @@ impl<'a> SectionInput<'a> {
                 [value] => format!("write `{}: {value}`, or remove it: {}", needs.key, needs.why),
                 _ => format!("remove it: {}", needs.why),
             };
-            self.problems().warn(self.place_of(pair), what, cure);
+            self.problems().warn(code::NO_EFFECT, self.place_of(pair), what, cure);
         }
     }
 
@@ -190,7 +192,7 @@ impl<'a> SectionInput<'a> {
         let field = self.table.field(key).filter(|field| !self.meant.contains(&field.key));
         let Some(field) = field else { return Reported };
         let cure = format!("add `{key}: …`: {}", first_sentence(field.doc));
-        self.location.error(format!("`{key}` is missing"), cure)
+        self.location.error(code::MISSING_KEY, format!("`{key}` is missing"), cure)
     }
 
     /// Keys with names that the file chooses.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::{Input, Item, ValueType};
+use crate::code;
 use crate::yaml::problem::{Checked, Reported};
 use crate::yaml::spec::{Format, Section, Shape, nearest, one_of};
 use crate::yaml::tree::{Node, Scalar, Value};
@@ -183,7 +184,7 @@ impl<V: ValueType> ValueType for List<V> {
             return Err(input.unexpected(&Self::SHAPE));
         };
         if nodes.is_empty() {
-            input.error("an empty list", "remove the key, or add an item");
+            input.error(code::EMPTY_LIST, "an empty list", "remove the key, or add an item");
         }
         let item = |(index, node): (usize, &Rc<Node>)| {
             Item::read(input.child(node, &format!("{}[{index}]", input.path)))
@@ -277,7 +278,11 @@ impl ValueType for AnySection {
     fn read(input: Input<'_>) -> Checked<Self::Value> {
         match json(input.node) {
             Json::Object(section) => Ok(section),
-            _ => Err(input.error("expected a section", "write keys and values, such as {a: b}")),
+            _ => Err(input.error(
+                code::WRONG_SHAPE,
+                "expected a section",
+                "write keys and values, such as {a: b}",
+            )),
         }
     }
 }

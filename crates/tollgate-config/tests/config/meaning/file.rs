@@ -179,7 +179,7 @@ fn byte_order_mark_and_crlf_are_accepted() {
     );
     // Positions in messages must match those in an editor.
     let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
-    assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
+    assert!(report.to_string().starts_with("crlf:4:12: error[TG0012]: "), "{report}");
     assert!(report.render(false).contains("4 |     limit: x"), "{}", report.render(false));
 }
 
@@ -229,4 +229,15 @@ fn samples_are_described_as_shares() {
             assert!(words.contains(&text), "{text}: {words}");
         }
     }
+}
+
+#[test]
+fn admin_token_silences_its_warning() {
+    let text =
+        "rateLimiter: {target: http://a, client: {limit: 1, window: 1s}, admin: 0.0.0.0:9000}";
+    let warnings = |token: Option<&str>| {
+        let env = |name: &str| token.filter(|_| name == "TOLLGATE_ADMIN_TOKEN").map(str::to_owned);
+        tollgate_config::read(&tollgate_config::Source::new("a.yaml", text), &env).report.warnings()
+    };
+    assert_eq!([warnings(None), warnings(Some("")), warnings(Some("t0ken"))], [1, 1, 0]);
 }

@@ -182,13 +182,13 @@ impl Keeper {
                 tracing::warn!(
                     url,
                     error,
-                    "the key set was not fetched; its earlier keys stay valid"
+                    "the key set was not fetched; its earlier keys stay valid [TG0218]"
                 );
             } else {
                 tracing::warn!(
                     url,
                     error,
-                    "the key set was not fetched; tokens identify no client"
+                    "the key set was not fetched; tokens identify no client [TG0218]"
                 );
             }
             state.tried_at = Some(Instant::now());

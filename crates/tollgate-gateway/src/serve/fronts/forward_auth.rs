@@ -60,8 +60,10 @@ async fn decide<St: Inspect, B>(
     if !app.plan.forward_auth.contains(peer.ip()) {
         let ip = peer.ip().to_canonical();
         static LOGGED: Once = Once::new();
-        LOGGED.call_once(|| tracing::warn!("{ip} requests decisions but is not a trusted proxy"));
-        let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`.");
+        LOGGED.call_once(|| {
+            tracing::warn!("{ip} requests decisions but is not a trusted proxy [TG0419]")
+        });
+        let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`. [TG0419]");
         return (
             problem_response(StatusCode::FORBIDDEN, Some("untrusted-proxy"), &cure).map(Body::from),
             None,
@@ -146,8 +148,10 @@ fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a HeaderValue, String
     let mut lines = headers.get_all(name).iter();
     match (lines.next(), lines.next()) {
         (Some(value), None) => Ok(value),
-        (None, _) => Err(format!("Let the proxy set `{name}`; see docs/fronts.md.")),
-        (Some(_), Some(_)) => Err(format!("Let the proxy replace `{name}` instead of adding it.")),
+        (None, _) => Err(format!("Let the proxy set `{name}`; see docs/fronts.md. [TG0418]")),
+        (Some(_), Some(_)) => {
+            Err(format!("Let the proxy replace `{name}` instead of adding it. [TG0418]"))
+        }
     }
 }
 
@@ -160,7 +164,8 @@ fn target(written: &HeaderValue) -> Result<Uri, String> {
 
 /// Removes the proxy's client from the end of `X-Forwarded-For`.
 fn last_hop(headers: &mut HeaderMap) -> Result<IpAddr, String> {
-    let wrong = || "Let the proxy set `x-forwarded-for` to the address of its client.".to_owned();
+    let wrong =
+        || "Let the proxy set `x-forwarded-for` to the address of its client. [TG0418]".to_owned();
     let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::to_str).collect();
     let lines = lines.into_iter().collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
     let hops = lines.join(",");

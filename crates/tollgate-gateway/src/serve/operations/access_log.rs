@@ -47,7 +47,7 @@ impl AccessLog {
         let (file, opened) = open(plan.file.as_deref()).map_err(|error| {
             let file = plan.file.as_deref().unwrap_or_else(|| Path::new("stdout"));
             format!(
-                "cannot open the access log {}: {error}; change `accessLog.file`",
+                "cannot open the access log {}: {error}; change `accessLog.file` [TG0412]",
                 file.display()
             )
         })?;
@@ -62,7 +62,7 @@ impl AccessLog {
         let writer = Writer { shared: Arc::clone(&shared), file, opened, looked: Instant::now() };
         let spawned = thread::Builder::new().name("access-log".to_owned());
         let spawned = spawned.spawn(move || writer.run(&lines));
-        spawned.map_err(|error| format!("cannot start the access log thread: {error}"))?;
+        spawned.map_err(|error| format!("cannot start the access log thread: {error} [TG0416]"))?;
         Ok(Self(Some(shared)))
     }
 

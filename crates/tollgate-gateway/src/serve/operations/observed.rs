@@ -25,7 +25,7 @@ use crate::trace::Spans;
 use tollgate_proxy::TUNNELS;
 
 /// Settings that only environment variables can set, because secrets do not belong in the file.
-const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
+const TOKEN: &str = tollgate_config::ADMIN_TOKEN;
 const HOSTS: &str = "TOLLGATE_ADMIN_HOSTS";
 const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
 
@@ -58,12 +58,12 @@ pub(crate) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     if token.is_none() && !is_ours {
         tracing::warn!(
             "the admin address {address} is not on loopback and {TOKEN} is not set: only /healthz \
-             and /readyz are answered there; `openssl rand -hex 32` makes a token"
+             and /readyz are answered there; `openssl rand -hex 32` makes a token [TG0403]"
         );
     }
     // Without a token, use a random token that no client can guess. Loopback shows numbers without
     // it.
-    let mut admin = Admin::builder().token(token.unwrap_or_else(unknown));
+    let mut admin = Admin::builder().token(token.unwrap_or_else(unknown)).hosts_setting(HOSTS);
     if !is_ours {
         admin = admin.numbers_need_token();
     }
@@ -74,7 +74,7 @@ pub(crate) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
         None | Some("masked") => SubjectFormat::Masked,
         Some("hash") => SubjectFormat::Hash,
         Some("clear") => SubjectFormat::Clear,
-        Some(_) => return Err(format!("{SUBJECTS}: use one of hash, masked, clear")),
+        Some(_) => return Err(format!("{SUBJECTS}: use one of hash, masked, clear [TG0404]")),
     };
     let admin = admin.show_subjects(shown);
     let checked = admin.clone().build();

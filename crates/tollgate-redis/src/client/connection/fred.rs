@@ -1,6 +1,7 @@
 //! A connection through the fred client.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -201,21 +202,41 @@ const LEAST: Duration = Duration::from_millis(1);
 /// The timeout for each setup step: connecting, the TLS handshake, and logging in.
 const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Restarts the client's task, which stops on fatal errors.
+/// Restarts the client's task, which stops on fatal errors. Logs the first failure before the first
+/// connection.
 async fn supervise(client: Client) {
-    let mut was_told = false;
-    loop {
-        match Connecting(client.connect()).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) if !was_told => {
-                was_told = true;
-                tracing::warn!(target: "tollgate", %error, "no connection to redis, retrying");
-            }
-            // Log only the first failure. A task that panicked is restarted too.
-            Ok(Err(_)) | Err(_) => {}
+    let (mut errors, mut connected) = (client.error_rx(), client.reconnect_rx());
+    let told = AtomicBool::new(false);
+    let first = async {
+        tokio::select! {
+            biased;
+            _ = connected.recv() => {}
+            error = errors.recv() => error.iter().for_each(|(error, _)| tell(error, &told)),
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let restart = async {
+        loop {
+            match Connecting(client.connect()).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => tell(&error, &told),
+                // A task that panicked is restarted too.
+                Err(_) => {}
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::join!(first, restart);
+}
+
+fn tell(error: &Error, told: &AtomicBool) {
+    if told.swap(true, Ordering::Relaxed) {
+        return;
     }
+    let what = match error.kind() {
+        ErrorKind::Auth => "redis refuses the login, retrying [TG0310]",
+        _ => "no connection to redis, retrying [TG0309]",
+    };
+    tracing::warn!(target: "tollgate", %error, "{what}");
 }
 
 /// The client's task, which is aborted when this future is dropped.

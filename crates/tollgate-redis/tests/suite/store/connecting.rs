@@ -195,11 +195,41 @@ async fn wrong_password_is_never_shown() {
 #[test]
 fn store_requires_a_runtime() {
     let made = RedisStore::connect("redis://127.0.0.1");
-    assert!(matches!(made, Err(ConnectError::NoRuntime)));
+    assert!(made.unwrap_err().to_string().ends_with(" [TG0306]"));
+}
+
+#[test]
+fn store_requires_a_timer() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let made = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1") });
+    assert!(made.unwrap_err().to_string().ends_with(" [TG0307]"));
+}
+
+#[tokio::test]
+async fn certificates_must_be_pem() {
+    let builder = RedisStore::builder("rediss://127.0.0.1").unwrap();
+    let made = builder.certificate_authorities("no PEM").connect();
+    assert!(made.unwrap_err().to_string().ends_with(" [TG0304]"));
+}
+
+#[test]
+fn warnings_have_codes() {
+    let why = || "a reason".to_owned();
+    for (code, warning) in [
+        ("TG0311", RedisWarning::Rights(why())),
+        ("TG0312", RedisWarning::Eviction(why())),
+        ("TG0312", RedisWarning::EvictionUnknown(why())),
+        ("TG0313", RedisWarning::Version(why())),
+        ("TG0314", RedisWarning::Cluster),
+        ("TG0315", RedisWarning::Script(why())),
+    ] {
+        assert!(warning.to_string().ends_with(&format!(" [{code}]")), "{warning}");
+    }
 }
 
 #[tokio::test]
 async fn namespace_rejects_braces() {
     let made = RedisStore::builder("redis://127.0.0.1").unwrap().namespace("a{b").connect();
-    assert!(matches!(made, Err(ConnectError::Namespace(_))));
+    assert!(matches!(&made, Err(ConnectError::Namespace(_))));
+    assert!(made.unwrap_err().to_string().ends_with(" [TG0305]"));
 }

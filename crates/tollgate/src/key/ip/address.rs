@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[non_exhaustive]
 pub enum ClientIpError {
     /// An entry in the trusted proxies.
-    #[error("trusted proxy {entry:?}: {cure}")]
+    #[doc(alias = "TG0205")]
+    #[error("trusted proxy {entry:?}: {cure} [TG0205]")]
     Proxy {
         /// The entry as it was written.
         entry: String,
@@ -16,7 +17,8 @@ pub enum ClientIpError {
     },
 
     /// A prefix with no bits, or with more bits than an address has.
-    #[error("prefix /{bits} of an {family} address: expected 1 to {max}")]
+    #[doc(alias = "TG0206")]
+    #[error("prefix /{bits} of an {family} address: expected 1 to {max} [TG0206]")]
     Prefix {
         /// The given number of bits.
         bits: u8,

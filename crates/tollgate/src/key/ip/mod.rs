@@ -300,6 +300,19 @@ impl KeySource for ClientIp {
     }
 }
 
+/// Whether the key is a peer's own address, but the peer is likely a proxy that is not trusted: it
+/// has an address that is not public, and sent `X-Forwarded-For`.
+pub(crate) fn is_untrusted_proxy(head: &RequestHead<'_>, key: &Key) -> bool {
+    let is_inner = |ip: IpAddr| match ip.to_canonical() {
+        IpAddr::V4(v4) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+    };
+    let peer = ClientIp::peer();
+    head.headers.contains_key("x-forwarded-for")
+        && peer.address(head).is_ok_and(|address| address.is_some_and(is_inner))
+        && peer.subject(head).is_ok_and(|peer| peer.is_some_and(|peer| peer.key == *key))
+}
+
 debug_fields!(ClientIp, proxies, forwarding, unix, masks, only_v6);
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 #[non_exhaustive]
 pub enum JwtKeyError {
     /// The key is not valid for this algorithm.
-    #[error("JWT key for {algorithm}: not usable; expected {expected}")]
+    #[doc(alias = "TG0208")]
+    #[error("JWT key for {algorithm}: not usable; expected {expected} [TG0208]")]
     Unusable {
         /// The algorithm.
         algorithm: &'static str,
@@ -12,23 +13,26 @@ pub enum JwtKeyError {
     },
 
     /// jsonwebtoken has no crypto provider, or several.
+    #[doc(alias = "TG0209")]
     #[error(
         "JWT keys: jsonwebtoken has no crypto provider: enable exactly one of its features \
          `rust_crypto` (feature `jwt-rust-crypto` of tollgate) and `aws_lc_rs`, or call \
-         `install_default()` of one before you make a key"
+         `install_default()` of one before you make a key [TG0209]"
     )]
     NoCryptoProvider,
 
     /// A PEM file as an HMAC secret. Every client that has the public key could sign tokens.
+    #[doc(alias = "TG0208")]
     #[error(
         "JWT key for HS256: a PEM file is not a secret; use `rs256_pem`, `es256_pem` or \
-         `eddsa_pem` for a public key"
+         `eddsa_pem` for a public key [TG0208]"
     )]
     PemAsSecret,
 
     /// An HMAC secret that can be guessed.
+    #[doc(alias = "TG0208")]
     #[error(
-        "JWT key for HS256: {bytes} bytes; expected at least 32 random bytes (`openssl rand 32`)"
+        "JWT key for HS256: {bytes} bytes; expected at least 32 random bytes (`openssl rand 32`) [TG0208]"
     )]
     ShortSecret {
         /// The secret's length in bytes.
@@ -36,29 +40,36 @@ pub enum JwtKeyError {
     },
 
     /// An RSA key that is too weak, or larger than jsonwebtoken can verify.
-    #[error("JWT key for RS256: {bits} bits; expected 2048 to 4096")]
+    #[doc(alias = "TG0208")]
+    #[error("JWT key for RS256: {bits} bits; expected 2048 to 4096 [TG0208]")]
     RsaSize {
         /// The key's length in bits.
         bits: usize,
     },
 
     /// A set without usable keys cannot verify tokens.
-    #[error("JWT key set: no usable key in it; give at least one for HS256, RS256, ES256 or EdDSA")]
+    #[doc(alias = "TG0208")]
+    #[error(
+        "JWT key set: no usable key in it; give at least one for HS256, RS256, ES256 or EdDSA [TG0208]"
+    )]
     NoKeys,
 
     /// A key in a set of several keys has no name, so no token can refer to it.
-    #[error("JWT key set: one of several keys has no `kid`; name each with `with_kid`")]
+    #[doc(alias = "TG0208")]
+    #[error("JWT key set: one of several keys has no `kid`; name each with `with_kid` [TG0208]")]
     NamelessKey,
 
     /// Two keys with the same name.
-    #[error("JWT key set: two keys with the kid {kid:?}; give each its own")]
+    #[doc(alias = "TG0208")]
+    #[error("JWT key set: two keys with the kid {kid:?}; give each its own [TG0208]")]
     SameKid {
         /// The shared name.
         kid: String,
     },
 
     /// The text is not a JSON Web Key Set.
-    #[error("JWT key set: not a JSON Web Key Set (RFC 7517 §5): {reason}")]
+    #[doc(alias = "TG0208")]
+    #[error("JWT key set: not a JSON Web Key Set (RFC 7517 §5): {reason} [TG0208]")]
     NoKeySet {
         /// The parser's message.
         reason: String,

@@ -79,6 +79,6 @@ fn concurrency_limits_cannot_settle() {
     for limit in [limit().count_only(|_| true), limit().reserve(Reserve::by_handler())] {
         let error = builder(&store, [limit]).build().unwrap_err();
         assert_eq!(error, LayerError::SettlesInFlight("at-once".into()));
-        assert!(error.to_string().ends_with("on a limit of another kind"), "{error}");
+        assert!(error.to_string().ends_with("on a limit of another kind [TG0119]"), "{error}");
     }
 }

@@ -9,6 +9,7 @@ use super::super::levels;
 use super::super::quotas::{self, QUOTA_KEYS, Quotas};
 use super::super::{paths, policy};
 use super::reader::{LimitReader, NamedLimit};
+use crate::code;
 use crate::file::tables::Api;
 use crate::plan::{ApiPlan, PathMatch, Whose};
 use crate::yaml::problem::Checked;
@@ -85,6 +86,7 @@ fn quotas<'a>(
     }
     let Some(client) = client else {
         return Err(keys.share.name().error(
+            code::NO_BASE_QUOTA,
             "`client` has no quota that this could be a share of",
             format!("write a section `client` with a `limit`, or {QUOTA_KEYS} here"),
         ));
@@ -93,6 +95,7 @@ fn quotas<'a>(
         && algorithm != Algorithm::FixedWindowCounter
     {
         return Err(keys.share.error(
+            code::CALENDAR,
             format!(
                 "this is a part of a quota per {}, which a {algorithm} cannot count",
                 quota.span()
@@ -103,6 +106,7 @@ fn quotas<'a>(
     let quotas = client.shared_by(section.quota(), algorithm);
     if quotas.are_several() && is_queue(algorithm) {
         return Err(keys.share.name().error(
+            code::NOT_QUEUED,
             "a queue has one rate, and `client` has several quotas at the same time",
             "write `mode: meter`, another `strategy`, or a `limit` instead of the share",
         ));
@@ -123,6 +127,7 @@ fn warn_of_shadowed(apis: &[(ApiPlan, Location)]) {
         });
         if let Some((earlier, _)) = earlier {
             location.warn(
+                code::UNREACHABLE,
                 format!(
                     "this is never reached: `{}` before it matches every such request",
                     earlier.limit.name

@@ -13,6 +13,7 @@ use super::super::options::{self, LeaseOption, PenaltyTarget, QueueOption};
 use super::super::policy::{self, Section};
 use super::super::quotas::{self, Quotas};
 use super::super::settling::{self, Excess, PolicyContext};
+use crate::code;
 use crate::file::tables::Policy as PolicyKeys;
 use crate::plan::{CostTable, LimitPlan, PathMatch, PenaltyPlan, QuotaPlan, Whose};
 use crate::yaml::problem::Checked;
@@ -136,6 +137,7 @@ impl<'a> LimitReader<'a, '_> {
             section.capacity().map_or_else(|| (*section.info.location).clone(), Setting::location);
         let key = if policy.algorithm().is_some_and(is_bucket) { "burst" } else { "limit" };
         location.error(
+            code::COST_ABOVE_CAPACITY,
             format!(
                 "policy `{}`{tier} grants at most {} units at the same time, but {request} costs \
                  {cost}, so it would always be denied with 403",

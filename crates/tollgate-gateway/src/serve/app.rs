@@ -25,7 +25,7 @@ use super::decide::build::{self, Limiter, Preflight, ReadyRoute, RouteBuilder};
 use super::decide::client_identity::Identity;
 use super::decide::denials::answered_by;
 use super::decide::facts::{Facts, head};
-use super::decide::keys::{KeySet, KeySets};
+use super::decide::key_sets::{KeySet, KeySets};
 use super::decide::lists;
 use super::decide::llm::Llm;
 use super::decide::proxies::{self, TrustedProxies};

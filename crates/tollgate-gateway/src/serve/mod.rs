@@ -39,8 +39,8 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use self::app::Persistent;
 pub use self::decide::client_identity::ClientIdentity;
+use self::decide::key_sets::KeySets;
 pub use self::decide::key_sources::client_ip;
-use self::decide::keys::KeySets;
 use self::decide::redis;
 pub use self::decide::redis::connect;
 use self::decide::tenants::Sources;

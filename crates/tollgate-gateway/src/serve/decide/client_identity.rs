@@ -13,8 +13,8 @@ use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Pla
 
 use super::body_field::ReadText;
 use super::groups::{Found, LevelSource};
+use super::key_sets::{KeySet, KeySets};
 use super::key_sources::{addresses, api_key, client_ip};
-use super::keys::{KeySet, KeySets};
 use super::tenants::naming::Naming;
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
 use super::values::value;

@@ -24,7 +24,7 @@ use tollgate::denial::problem_response;
 use tollgate::observe::Inspect;
 use tower_service::Service;
 
-use crate::serve::decide::keys::KeySet;
+use crate::serve::decide::key_sets::KeySet;
 use crate::serve::decide::tenants::Numbers;
 use crate::serve::edge::listener;
 use crate::serve::gateway::{Gateway, History};

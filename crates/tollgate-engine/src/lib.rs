@@ -42,6 +42,7 @@ mod paths;
 mod question;
 mod queue;
 mod request;
+mod shown;
 mod step;
 
 pub use self::applied::{AppliedLimit, OwnPolicy, SubjectKind, TierIndex};
@@ -55,4 +56,5 @@ pub use self::paths::{PathPattern, PathPatternError};
 pub use self::question::Question;
 pub use self::queue::{Arrival, Queue};
 pub use self::request::Request;
+pub use self::shown::Shown;
 pub use self::step::{Asking, Sleeping, Step};

@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Algorithm, Cost, Decision, Kind, Micros, Policy, Refill};
+use tollgate_engine::Shown;
 
 use super::by_policy::Names;
 use super::digits::{self, ValueBuffer};
@@ -132,14 +133,17 @@ impl PolicyFields {
     /// Returns the wait that a denied client gets. For a concurrency limit it is a guess of one
     /// second: only the permits' expiry is known, and requests usually finish earlier.
     pub(crate) fn wait(&self, decision: &Decision) -> Option<Micros> {
-        let soon = if let Terms::Concurrency = self.terms { SOON } else { Micros::MAX };
-        decision.retry_after().map(|wait| wait.min(soon))
+        self.shown(decision).wait()
+    }
+
+    pub(super) const fn shown<'a>(&self, decision: &'a Decision) -> Shown<'a> {
+        Shown { decision, is_concurrency: matches!(self.terms, Terms::Concurrency) }
     }
 
     pub(crate) fn reset_after(&self, decision: &Decision) -> Micros {
         match self.terms {
             Terms::Rate(_) => decision.reset_after,
-            Terms::Concurrency => decision.reset_after.min(SOON),
+            Terms::Concurrency => decision.reset_after.min(Shown::SOON),
             // The end of the block, not the time at which it is forgotten.
             Terms::Penalty => decision.retry_after().unwrap_or_default(),
         }
@@ -268,5 +272,3 @@ pub(super) fn quoted(name: &str) -> ValueBuffer {
     buffer.push(b"\"");
     buffer
 }
-
-const SOON: Micros = Micros::new(1_000_000);

@@ -53,7 +53,7 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
-use tollgate_core::{Decision, Micros, Outcome, Timestamp};
+use tollgate_core::{Decision, Outcome, Timestamp};
 
 pub use self::by_policy::names_of;
 pub(crate) use self::fields::{PolicyFields, ShownPolicy};
@@ -233,28 +233,15 @@ pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
     }
 }
 
-/// Whether `a` restricts the client more than `b`: its wait is longer, or the waits are equal and a
-/// smaller fraction of its limit remains.
+/// Whether `a` restricts the client more than `b`.
 pub(crate) fn is_tighter(a: ShownPolicy<'_>, b: ShownPolicy<'_>) -> bool {
-    let product =
-        |a: ShownPolicy<'_>, b: ShownPolicy<'_>| u128::from(a.1.remaining) * u128::from(b.1.limit);
-    match wait(a).cmp(&wait(b)) {
-        std::cmp::Ordering::Equal => product(a, b) < product(b, a),
-        order => order.is_gt(),
-    }
+    a.0.shown(a.1).is_tighter(b.0.shown(b.1))
 }
 
 /// Like [`is_tighter`], for policies that count the same units.
 fn has_less(a: ShownPolicy<'_>, b: ShownPolicy<'_>) -> bool {
-    (wait(b), a.1.remaining) < (wait(a), b.1.remaining)
-}
-
-fn wait((fields, decision, _): ShownPolicy<'_>) -> Option<Micros> {
-    if decision.outcome == Outcome::ExceedsCapacity {
-        Some(Micros::MAX)
-    } else {
-        fields.wait(decision)
-    }
+    let rank = |shown: ShownPolicy<'_>| shown.0.shown(shown.1).rank();
+    (rank(b), a.1.remaining) < (rank(a), b.1.remaining)
 }
 
 pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision, _): ShownPolicy<'_>) -> u64 {

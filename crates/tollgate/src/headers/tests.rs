@@ -5,7 +5,7 @@ mod any;
 use http::HeaderName;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use tollgate_core::{Algorithm, Calendar, Cost, Policy, Quota, Refill, Strikes};
+use tollgate_core::{Algorithm, Calendar, Cost, Micros, Policy, Quota, Refill, Strikes};
 
 use super::*;
 use crate::denial::Denial;

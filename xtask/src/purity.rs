@@ -34,7 +34,7 @@ impl Boundary {
     }
 }
 
-const BOUNDARIES: [Boundary; 14] = [
+const BOUNDARIES: [Boundary; 15] = [
     Boundary::new(
         "tollgate-core",
         "async-std axum chrono crossbeam dashmap fred futures getrandom http hyper jiff libc mio \
@@ -94,6 +94,12 @@ const BOUNDARIES: [Boundary; 14] = [
         "http hyper tokio tollgate-redis tower",
         "a replay needs no network, so tests that use it build fast",
     ),
+    Boundary::new(
+        "tollgate-testing",
+        "flate2 http hyper jsonwebtoken redis rustls tokio tollgate-config tower zstd",
+        "the command `tollgate test` and tests of services share requests and expectations",
+    )
+    .without_features(),
     Boundary::new(
         "tollgate-reqwest",
         "axum fred hickory hyper-tls jiff metrics openssl redis rustls tollgate-redis tonic",

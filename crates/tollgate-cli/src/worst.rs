@@ -10,12 +10,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::store::Micros;
 use tollgate_config::plan::{Plan, StorePlan, WorstBound};
+use tollgate_replay::scenario::{Failed, Row, Seconds};
 use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, more_than, worst};
 
 use self::groups::{Group, alone, client, groups};
 use self::tenants::Tenants;
 use crate::replay::ReportFormat;
-use crate::test::report::{Failed, Row, time};
 
 /// The options of `tollgate worst`.
 #[derive(Clone, Debug, clap::Args)]
@@ -116,7 +116,7 @@ fn write_worst(out: &mut String, group: &Group, worst: &Worst) {
 fn in_words(group: &Group, worst: &Worst) -> String {
     let Worst { window, is_closed, found, bound, .. } = worst;
     let ends = if *is_closed { ", both ends included" } else { "" };
-    let window = format!("in any {}{ends}", time(*window));
+    let window = format!("in any {}{ends}", Seconds(*window));
     match bound {
         _ if group.kinds.is_empty() => format!("no bound: {}", group.unlimited.join(", ")),
         None => format!("no bound {window}: requests pass while the store is lost"),
@@ -138,9 +138,9 @@ fn lines(kinds: &[Kind], schedule: &[Burst]) -> Vec<[String; 2]> {
             (first, last) => write!(what, " to each of the gateways {first} to {last}"),
         };
         if *times > 1 {
-            let _ = write!(what, ", {times} times, every {}", time(*every));
+            let _ = write!(what, ", {times} times, every {}", Seconds(*every));
         }
-        [time(*after), what]
+        [Seconds(*after).to_string(), what]
     };
     // A schedule may have thousands of different bursts.
     let mut lines: Vec<_> = schedule.iter().take(LINES).map(line).collect();
@@ -230,7 +230,7 @@ pub(crate) fn check(
             Some(tenant) => format!("{}, tenant `{}`", group.name, tenant.escape_debug()),
             None => group.name.clone(),
         },
-        expected: format!("at most {} in any {}", expected.at_most, time(window)),
+        expected: format!("at most {} in any {}", expected.at_most, Seconds(window)),
         got: in_words(&group, &found),
         rows: lines(&group.kinds, &found.schedule).into_iter().map(row).collect(),
     }))

@@ -1,7 +1,7 @@
 //! `tollgate test`: a file with limits, tested with simulated requests.
 
 mod generate;
-pub(crate) mod report;
+mod report;
 mod simulation;
 
 use std::cell::RefCell;
@@ -12,12 +12,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use tollgate_config::plan::{Expect, Plan, StorePlan, TenantSource, Test, TestFile};
+use tollgate_config::plan::{Plan, StorePlan, TenantSource, Test, TestFile};
 use tollgate_config::{self as config, Source};
-use tollgate_replay::scenario::{Expectation, Expected, Scope, shortest};
+use tollgate_replay::scenario::Failed;
+use tollgate_testing::test_of;
 
 pub(crate) use self::generate::generate;
-use self::report::{Failed, Report, Row, Tested};
+use self::report::{Report, Tested, unfit};
 pub(crate) use self::simulation::fleet;
 use self::simulation::{Simulation, TestError, happenings};
 use crate::load::{Checks, WRONG, failed, load, tell, wrong};
@@ -119,7 +120,10 @@ fn run_files(args: &TestArgs, seen: &Seen) -> Result<Report, ExitCode> {
             seen.borrow_mut().push(see(&limits));
             load(&limits, Checks { strict: false, files: false })
         };
-        let plan = load(&file.limits)?;
+        let limits = file.limits.as_ref().ok_or_else(|| {
+            wrong(&format_args!("{}: write `limits: FILE` to name the limits", path.display()))
+        });
+        let plan = load(limits?)?;
         for tenants in &plan.tenants {
             match &tenants.source {
                 TenantSource::File(file) => seen.borrow_mut().push(see(file)),
@@ -132,7 +136,7 @@ fn run_files(args: &TestArgs, seen: &Seen) -> Result<Report, ExitCode> {
         for test in file.tests.iter().filter(meant) {
             let start = Instant::now();
             let (requests, failures) = match run_test(&file, test, &plan, &load) {
-                Err(error) => (0, vec![Failed::unfit(error?)]),
+                Err(error) => (0, vec![unfit(error?)]),
                 Ok(run) => run,
             };
             tested.push(Tested {
@@ -163,8 +167,7 @@ fn run_test(
         let failed = worst::check(plan, bound, threats).map_err(in_words)?;
         return Ok((0, failed.into_iter().collect()));
     }
-    let requests = test.requests.as_deref().unwrap_or_default();
-    if requests.is_empty() {
+    if test.requests.as_ref().is_none_or(Vec::is_empty) {
         return Err(Ok("it has no `requests` and no `worst`, so it shows nothing".to_owned()));
     }
     let faults = test.faults.as_deref().unwrap_or_default();
@@ -175,54 +178,6 @@ fn run_test(
         let error = "its faults concern a shared store, but the limits have `store: memory`";
         return Err(Ok(error.to_owned()));
     }
-    let seed = file.seed;
-    let simulation = Simulation { plan, requests, happenings, replicas, seed };
-    let outcomes = simulation.run().map_err(in_words)?;
-    let mut failures = Vec::new();
-    for expectation in expectations(test) {
-        let Err(failure) = expectation.check(&outcomes) else { continue };
-        let rerun = |history: &[_]| simulation.rerun(history);
-        let history = shortest(&expectation, &failure, &outcomes, rerun).map_err(in_words)?;
-        let about = match expectation.scope {
-            Scope::All => "all requests".to_owned(),
-            Scope::Sender(sender) => format!("requests[{sender}]"),
-        };
-        let rows = Row::of(&history, requests, &failure.expected);
-        let (expected, got) = (failure.expected, failure.got);
-        failures.push(Failed { about, expected, got, rows });
-    }
-    Ok((outcomes.len(), failures))
-}
-
-/// A test's expectations. The expectations of single senders are first.
-fn expectations(test: &Test) -> Vec<Expectation> {
-    let mut all = Vec::new();
-    let requests = test.requests.iter().flatten();
-    for (number, expect) in (0..).zip(requests.map(|requests| &requests.expect)) {
-        expect.iter().for_each(|expect| add(&mut all, Scope::Sender(number), expect));
-    }
-    test.expect.iter().for_each(|expect| add(&mut all, Scope::All, expect));
-    all
-}
-
-fn add(all: &mut Vec<Expectation>, scope: Scope, expect: &Expect) {
-    let Expect { status, allowed, denied, allowed_per_client, policy, remaining, .. } = expect;
-    let Expect { retry_after, max_wait, never, .. } = expect;
-    let never = never.iter().flatten().map(|bound| Expected::Never {
-        more_than: bound.more_than,
-        window: bound.window.into(),
-        per_client: bound.per_client,
-    });
-    let single = [
-        status.map(Expected::Status),
-        allowed.clone().map(Expected::Allowed),
-        denied.clone().map(Expected::Denied),
-        allowed_per_client.clone().map(Expected::AllowedPerClient),
-        policy.clone().map(Expected::Policy),
-        remaining.map(Expected::Remaining),
-        retry_after.map(|time| Expected::RetryAfter(time.as_secs())),
-        max_wait.map(|time| Expected::MaxWait(time.into())),
-    ];
-    let all_expected = single.into_iter().flatten().chain(never);
-    all.extend(all_expected.map(|expected| Expectation { scope, expected }));
+    let simulation = Simulation { plan, happenings, replicas };
+    test_of(test, file.seed).run(|arrivals| simulation.run(arrivals)).map_err(in_words)
 }

@@ -1,17 +1,15 @@
 //! Simulates a test's requests: each meets the same routes, identities and limits as in `serve`.
 
-use std::borrow::Cow;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::ExitCode;
 
 use tollgate::denial::Reason;
 use tollgate::store::{Micros, Outcome as Decided, StoreError, Timestamp};
-use tollgate_config::plan::{FaultAt, Plan, Requests, StorePlan};
-use tollgate_engine::{AppliedLimit, Charges, Limits};
+use tollgate_config::plan::{FaultAt, Plan, StorePlan};
+use tollgate_engine::{Charges, Limits};
 use tollgate_replay::log::Record;
-use tollgate_replay::scenario::{Arrival, Outcome, Pace, START, Schedule, Sender};
+use tollgate_replay::scenario::{Arrival, Arrivals, Outcome, Requests, START, for_client};
 use tollgate_replay::{Answer, Bounds, Fault, Fleet, Resolved};
 
 use crate::replay::{Decided as Decision, Recorded};
@@ -19,13 +17,11 @@ use crate::replay::{Decided as Decision, Recorded};
 /// Why a test does not fit the limits, or the exit code if a file is invalid.
 pub(super) type TestError = Result<String, ExitCode>;
 
-/// A test's requests and faults.
+/// The processes that decide a test's requests, and their faults.
 pub(super) struct Simulation<'a> {
     pub(super) plan: &'a Plan,
-    pub(super) requests: &'a [Requests],
     pub(super) happenings: Vec<(Timestamp, Happening)>,
     pub(super) replicas: NonZeroU32,
-    pub(super) seed: u64,
 }
 
 #[derive(Clone)]
@@ -81,49 +77,9 @@ pub(super) fn happenings(
     Ok(all)
 }
 
-/// The source for requests: a schedule, or part of an earlier history.
-enum Source<'a> {
-    Schedule(Schedule),
-    History(std::iter::Peekable<std::slice::Iter<'a, Arrival>>),
-}
-
-impl Source<'_> {
-    fn next_at(&mut self) -> Option<Timestamp> {
-        match self {
-            Self::Schedule(schedule) => schedule.next_at(),
-            Self::History(history) => history.peek().map(|arrival| arrival.at),
-        }
-    }
-
-    fn next(&mut self) -> Option<Arrival> {
-        match self {
-            Self::Schedule(schedule) => schedule.next(),
-            Self::History(history) => history.next().copied(),
-        }
-    }
-
-    fn answered(&mut self, outcome: &Outcome, requests: &[Requests]) {
-        if let Self::Schedule(schedule) = self {
-            let takes = requests[outcome.arrival.sender as usize].takes;
-            let takes = if outcome.is_allowed { Micros::from(takes) } else { Micros::ZERO };
-            schedule.answered(&outcome.arrival, outcome.passed_at() + takes);
-        }
-    }
-}
-
 impl Simulation<'_> {
-    /// Runs the test's requests.
-    pub(super) fn run(&self) -> Result<Vec<Outcome>, String> {
-        let senders = self.requests.iter().map(sender).collect();
-        self.simulate(Source::Schedule(Schedule::new(senders, self.seed)))
-    }
-
-    /// Runs only these requests.
-    pub(super) fn rerun(&self, history: &[Arrival]) -> Result<Vec<Outcome>, String> {
-        self.simulate(Source::History(history.iter().peekable()))
-    }
-
-    fn simulate(&self, mut source: Source<'_>) -> Result<Vec<Outcome>, String> {
+    /// Decides the requests, and returns their outcomes in arrival order.
+    pub(super) fn run(&self, mut arrivals: Arrivals<'_>) -> Result<Vec<Outcome>, String> {
         let is_failover =
             |it: &(Timestamp, Happening)| matches!(it.1, Happening::Fault(Fault::Failover { .. }));
         let fails_over = self.happenings.iter().any(is_failover);
@@ -133,7 +89,7 @@ impl Simulation<'_> {
         let mut happenings = self.happenings.iter().peekable();
         let mut outcomes: Vec<Outcome> = Vec::new();
         loop {
-            let arrives = source.next_at();
+            let arrives = arrivals.next_at();
             let event = recorded.replay.next_event();
             let happens = happenings.peek().map(|(at, _)| *at);
             if let Some(at) = event
@@ -153,10 +109,11 @@ impl Simulation<'_> {
                         recorded.reload((**plan).clone())?;
                     }
                 }
-            } else if let Some(arrival) = source.next() {
-                let outcome = self.decide(&mut recorded, arrival).map_err(wrong)?;
+            } else if let Some(arrival) = arrivals.next() {
+                let requests = arrivals.requests(&arrival);
+                let outcome = self.decide(&mut recorded, requests, arrival).map_err(wrong)?;
                 if outcome.status != WAITS {
-                    source.answered(&outcome, self.requests);
+                    arrivals.answered(&outcome);
                 }
                 outcomes.push(outcome);
             } else {
@@ -164,27 +121,31 @@ impl Simulation<'_> {
             }
             for Resolved { number, answer, limits, charges } in recorded.resolved() {
                 let Some(outcome) = outcomes.get_mut(number as usize) else { continue };
-                let answers = self.requests[outcome.arrival.sender as usize].answer;
+                let answers = arrivals.requests(&outcome.arrival).answer;
                 *outcome = outcome_of(outcome.arrival, answer, &limits, &charges, answers);
-                source.answered(outcome, self.requests);
+                arrivals.answered(outcome);
             }
         }
     }
 
-    fn decide(&self, recorded: &mut Recorded, arrival: Arrival) -> Result<Outcome, StoreError> {
-        let requests = &self.requests[arrival.sender as usize];
-        let path = fill(&requests.path, arrival.client);
-        let user = requests.user.as_ref().map(|user| fill(user, arrival.client));
-        let headers = requests.header.iter().flatten();
-        let headers = headers.map(|(name, value)| (name, fill(value, arrival.client)));
+    fn decide(
+        &self,
+        recorded: &mut Recorded,
+        requests: &Requests,
+        arrival: Arrival,
+    ) -> Result<Outcome, StoreError> {
+        let path = for_client(&requests.path, arrival.client);
+        let user = requests.user.as_ref().map(|user| for_client(user, arrival.client));
+        let headers = requests.headers.iter();
+        let headers = headers.map(|(name, value)| (name, for_client(value, arrival.client)));
         let headers: Vec<_> = headers.collect();
         let record = Record {
             file: "",
             line: 0,
             at: arrival.at,
-            duration: Some(requests.takes.into()),
-            address: Some(address(requests.client, arrival.client)),
-            method: requests.method.as_str(),
+            duration: Some(requests.takes),
+            address: Some(requests.address(arrival.client)),
+            method: &requests.method,
             target: &path,
             host: requests.host.as_deref(),
             status: requests.answer,
@@ -214,35 +175,6 @@ impl Simulation<'_> {
 /// The status while a request still waits.
 const WAITS: u16 = 0;
 
-fn sender(requests: &Requests) -> Sender {
-    let Requests { at, clients, count, duration, every, rate, think, .. } = requests;
-    let pace = match (rate, think) {
-        (Some(mean), _) => Pace::Random((*mean).into()),
-        (_, Some(time)) => Pace::Think((*time).into()),
-        _ => Pace::Every(every.unwrap_or_default().into()),
-    };
-    let count = count.unwrap_or(if duration.is_some() { u64::MAX } else { 1 });
-    let duration = duration.map(Micros::from);
-    Sender { at: (*at).into(), clients: *clients, count, duration, pace }
-}
-
-/// A client's address. Addresses follow each other from the first client's address on.
-pub(super) fn address(first: IpAddr, client: u32) -> IpAddr {
-    match first {
-        IpAddr::V4(address) => IpAddr::V4(u32::from(address).wrapping_add(client).into()),
-        IpAddr::V6(address) => IpAddr::V6(u128::from(address).wrapping_add(client.into()).into()),
-    }
-}
-
-/// Replaces `{client}` by the client's number.
-pub(super) fn fill(text: &str, client: u32) -> Cow<'_, str> {
-    if text.contains("{client}") {
-        Cow::Owned(text.replace("{client}", &(client + 1).to_string()))
-    } else {
-        Cow::Borrowed(text)
-    }
-}
-
 /// Returns the outcome that a client sees. `status` is the status of the target's answers.
 fn outcome_of(
     arrival: Arrival,
@@ -255,45 +187,22 @@ fn outcome_of(
         Answer::Allowed { wait } => Some(wait),
         Answer::Denied | Answer::Undecided | Answer::Waits => None,
     };
-    let shown = charges.iter().filter(|applied| {
-        let is_decided = applied.decision.outcome != Decided::Undecided;
-        is_decided && limits.of(applied).mode.enforces()
-    });
-    let is_shown =
-        |applied: &&AppliedLimit| !limits.policy(applied).is_penalty() || applied.decision.denies();
-    let tightest = shown.clone().filter(is_shown).reduce(|tightest, applied| {
-        if is_tighter(limits, applied, tightest) { applied } else { tightest }
-    });
-    let never = shown.clone().any(|applied| applied.decision.outcome == Decided::ExceedsCapacity);
-    Outcome {
-        arrival,
+    let enforced = charges.iter().filter(|applied| limits.of(applied).mode.enforces());
+    let never =
+        enforced.clone().any(|applied| applied.decision.outcome == Decided::ExceedsCapacity);
+    let outcome = Outcome {
         is_allowed: wait.is_some(),
-        status: match answer {
-            Answer::Allowed { .. } => status,
-            Answer::Waits => WAITS,
-            Answer::Undecided => Reason::StoreUnavailable.status().as_u16(),
-            Answer::Denied if never => Reason::CostExceedsQuota.status().as_u16(),
-            Answer::Denied => Reason::QuotaExceeded.status().as_u16(),
-        },
         wait: wait.unwrap_or_default(),
-        policy: tightest.map(|applied| limits.policy(applied).clone()),
-        remaining: tightest.map(|applied| applied.decision.remaining),
-        retry_after: tightest.and_then(|applied| applied.decision.retry_after()),
-    }
-}
-
-/// Which of two limits the headers of an answer show, as in the layer: the one with the longer wait
-/// or else with the smaller remaining share.
-fn is_tighter(limits: &Limits, a: &AppliedLimit, b: &AppliedLimit) -> bool {
-    let wait = |applied: &AppliedLimit| match applied.decision.outcome {
-        Decided::ExceedsCapacity => Some(Micros::MAX),
-        _ if limits.policy(applied).is_concurrency() => {
-            applied.decision.retry_after().map(|wait| wait.min(Micros::new(1_000_000)))
-        }
-        _ => applied.decision.retry_after(),
+        ..Outcome::unlimited(
+            arrival,
+            match answer {
+                Answer::Allowed { .. } => status,
+                Answer::Waits => WAITS,
+                Answer::Undecided => Reason::StoreUnavailable.status().as_u16(),
+                Answer::Denied if never => Reason::CostExceedsQuota.status().as_u16(),
+                Answer::Denied => Reason::QuotaExceeded.status().as_u16(),
+            },
+        )
     };
-    let share = |a: &AppliedLimit, b: &AppliedLimit| {
-        u128::from(a.decision.remaining) * u128::from(b.decision.limit)
-    };
-    wait(a).cmp(&wait(b)).then_with(|| share(b, a).cmp(&share(a, b))).is_gt()
+    outcome.decided_by(enforced.map(|applied| (limits.policy(applied), &applied.decision)))
 }

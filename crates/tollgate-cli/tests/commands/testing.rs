@@ -153,13 +153,17 @@ fn expectations_are_checked() {
         ("count: 5", "remaining: 0", None),
         ("count: 4", "remaining: 0", Some("expected 0 remaining, got 1")),
         ("count: 6, every: 1s", "retryAfter: 55s, policy: login", None),
-        ("count: 6, every: 1s", "retryAfter: 54s", Some("expected Retry-After 54s, got 55s")),
+        ("count: 6, every: 1s", "retryAfter: 54s", Some("expected Retry-After 54 s, got 55 s")),
         ("count: 6", "policy: client", Some("expected client, got login")),
         ("count: 5", "policy: login", Some("got no denied request")),
         ("count: 6", "never: {moreThan: 5, in: 60s}", None),
         ("count: 9, every: 10s", "never: {moreThan: 5, in: 60s}", None),
         ("count: 9, every: 10s", "never: {moreThan: 2, in: 20s}", None),
-        ("count: 9, every: 10s", "never: {moreThan: 1, in: 20s}", Some("got 2 allowed from 0s on")),
+        (
+            "count: 9, every: 10s",
+            "never: {moreThan: 1, in: 20s}",
+            Some("got 2 allowed from 0 s on"),
+        ),
         ("count: 6", "status: 200", Some("expected 200, got 429")),
     ] {
         let test =
@@ -274,6 +278,11 @@ fn invalid_tests_name_their_cure() {
         assert!(code != Some(0), "{tests}: {report}");
         assert!(report.contains(cure), "{tests}: {report}");
     }
+    folder.write("service.test.yaml", "tests: [{name: a, requests: [{}]}]\n");
+    let output = folder.tollgate("test service.test.yaml");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("service.test.yaml: write `limits: FILE`"), "{error}");
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]

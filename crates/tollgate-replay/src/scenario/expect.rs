@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{RangeFrom, RangeInclusive, RangeToInclusive};
 
 use tollgate_core::{Micros, Timestamp};
 
-use super::Outcome;
+use super::{Outcome, Seconds};
 
 /// An expectation of some requests.
 #[derive(Clone, Debug)]
@@ -32,11 +32,11 @@ pub enum Expected {
     /// Every answer has this status.
     Status(u16),
     /// So many requests pass.
-    Allowed(RangeInclusive<u64>),
+    Allowed(Amount),
     /// So many requests are denied.
-    Denied(RangeInclusive<u64>),
+    Denied(Amount),
     /// So many requests of each client pass.
-    AllowedPerClient(RangeInclusive<u64>),
+    AllowedPerClient(Amount),
     /// This policy denies every denied request.
     Policy(String),
     /// The last request leaves so many units.
@@ -54,6 +54,97 @@ pub enum Expected {
         /// Whether each client is counted separately.
         per_client: bool,
     },
+}
+
+/// A number of requests: exactly `5`, at most `..=5`, at least `5..`, or `5..=7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Amount(RangeInclusive<u64>);
+
+impl From<u64> for Amount {
+    fn from(exactly: u64) -> Self {
+        Self(exactly..=exactly)
+    }
+}
+
+impl From<RangeInclusive<u64>> for Amount {
+    fn from(range: RangeInclusive<u64>) -> Self {
+        Self(range)
+    }
+}
+
+impl From<RangeToInclusive<u64>> for Amount {
+    fn from(range: RangeToInclusive<u64>) -> Self {
+        Self(0..=range.end)
+    }
+}
+
+impl From<RangeFrom<u64>> for Amount {
+    fn from(range: RangeFrom<u64>) -> Self {
+        Self(range.start..=u64::MAX)
+    }
+}
+
+impl Expected {
+    /// Every response has this status.
+    #[must_use]
+    pub const fn status(status: u16) -> Self {
+        Self::Status(status)
+    }
+
+    /// So many requests pass.
+    #[must_use]
+    pub fn allowed(amount: impl Into<Amount>) -> Self {
+        Self::Allowed(amount.into())
+    }
+
+    /// So many requests are denied.
+    #[must_use]
+    pub fn denied(amount: impl Into<Amount>) -> Self {
+        Self::Denied(amount.into())
+    }
+
+    /// So many requests of each client pass.
+    #[must_use]
+    pub fn allowed_per_client(amount: impl Into<Amount>) -> Self {
+        Self::AllowedPerClient(amount.into())
+    }
+
+    /// Some request is denied, and this policy is the first to deny every denied request.
+    #[must_use]
+    pub fn denied_by(policy: impl Into<String>) -> Self {
+        Self::Policy(policy.into())
+    }
+
+    /// The last request leaves so many units under the tightest policy.
+    #[must_use]
+    pub const fn remaining(units: u64) -> Self {
+        Self::Remaining(units)
+    }
+
+    /// The first denial's `Retry-After`, in seconds.
+    #[must_use]
+    pub const fn retry_after(seconds: u64) -> Self {
+        Self::RetryAfter(seconds)
+    }
+
+    /// No request waits longer before it passes.
+    #[must_use]
+    pub fn max_wait(most: impl Into<Micros>) -> Self {
+        Self::MaxWait(most.into())
+    }
+
+    /// No more requests than this pass within any window of this length. Two requests that are so
+    /// far apart are not in the same window.
+    #[must_use]
+    pub fn never_more_than(more_than: u64, window: impl Into<Micros>) -> Self {
+        Self::Never { more_than, window: window.into(), per_client: false }
+    }
+
+    /// Like [`never_more_than`](Self::never_more_than), for each client separately.
+    #[must_use]
+    pub fn never_more_than_per_client(more_than: u64, window: impl Into<Micros>) -> Self {
+        Self::Never { more_than, window: window.into(), per_client: true }
+    }
 }
 
 /// An expectation that is not met.
@@ -118,22 +209,25 @@ impl Expectation {
                 }
             }
             Expected::Remaining(units) => match all().next_back() {
-                Some((at, outcome)) if outcome.remaining != Some(*units) => fail(
+                Some((at, outcome)) if outcome.remaining() != Some(*units) => fail(
                     at,
-                    outcome.remaining.map_or_else(|| "no units".to_owned(), |it| it.to_string()),
+                    outcome.remaining().map_or_else(|| "no units".to_owned(), |it| it.to_string()),
                 ),
                 _ => Ok(()),
             },
             Expected::RetryAfter(seconds) => match denied().next() {
                 Some((at, outcome)) if outcome.retry_seconds() != Some(*seconds) => {
                     let got = outcome.retry_seconds();
-                    fail(at, got.map_or_else(|| "no Retry-After".to_owned(), |it| format!("{it}s")))
+                    fail(
+                        at,
+                        got.map_or_else(|| "no Retry-After".to_owned(), |it| format!("{it} s")),
+                    )
                 }
                 None => fail(last(), NO_DENIAL.to_owned()),
                 _ => Ok(()),
             },
             Expected::MaxWait(most) => match allowed().find(|(_, it)| it.wait > *most) {
-                Some((at, outcome)) => fail(at, Time(outcome.wait).to_string()),
+                Some((at, outcome)) => fail(at, Seconds(outcome.wait).to_string()),
                 None => Ok(()),
             },
             Expected::Never { more_than, window, per_client } => {
@@ -143,7 +237,7 @@ impl Expectation {
                 });
                 match exceeded(passed, *more_than, *window) {
                     Some((at, first)) => {
-                        let from = Time(first.since(super::START));
+                        let from = Seconds(first.since(super::START));
                         let got = format!("{} allowed from {from} on", more_than + 1);
                         Err(self.failure(at, got, true))
                     }
@@ -157,7 +251,7 @@ impl Expectation {
     /// beyond the range. If there are too few, it is at the first request that was not counted.
     fn count<'a>(
         &self,
-        range: &RangeInclusive<u64>,
+        Amount(range): &Amount,
         mut counted: impl Iterator<Item = (usize, &'a Outcome)>,
         mut others: impl Iterator<Item = (usize, &'a Outcome)>,
         what: &str,
@@ -214,25 +308,22 @@ impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "{status}"),
-            Self::Allowed(range) => write!(f, "{} allowed", Amount(range)),
-            Self::Denied(range) => write!(f, "{} denied", Amount(range)),
-            Self::AllowedPerClient(range) => write!(f, "{} allowed per client", Amount(range)),
+            Self::Allowed(range) => write!(f, "{range} allowed"),
+            Self::Denied(range) => write!(f, "{range} denied"),
+            Self::AllowedPerClient(range) => write!(f, "{range} allowed per client"),
             Self::Policy(policy) => f.write_str(policy),
             Self::Remaining(units) => write!(f, "{units} remaining"),
-            Self::RetryAfter(seconds) => write!(f, "Retry-After {seconds}s"),
-            Self::MaxWait(wait) => write!(f, "a wait of at most {}", Time(*wait)),
+            Self::RetryAfter(seconds) => write!(f, "Retry-After {seconds} s"),
+            Self::MaxWait(wait) => write!(f, "a wait of at most {}", Seconds(*wait)),
             Self::Never { more_than, window, per_client } => {
                 let whose = if *per_client { " per client" } else { "" };
-                write!(f, "never more than {more_than} in {}{whose}", Time(*window))
+                write!(f, "never more than {more_than} in {}{whose}", Seconds(*window))
             }
         }
     }
 }
 
-/// An amount as in test files.
-struct Amount<'a>(&'a RangeInclusive<u64>);
-
-impl fmt::Display for Amount<'_> {
+impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (*self.0.start(), *self.0.end()) {
             (least, most) if least == most => write!(f, "{least}"),
@@ -240,19 +331,5 @@ impl fmt::Display for Amount<'_> {
             (least, u64::MAX) => write!(f, "at least {least}"),
             (least, most) => write!(f, "{least} to {most}"),
         }
-    }
-}
-
-/// A time in seconds, with its fraction only if it has one.
-struct Time(Micros);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, micros) = (self.0.get() / 1_000_000, self.0.get() % 1_000_000);
-        if micros == 0 {
-            return write!(f, "{seconds}s");
-        }
-        let text = format!("{seconds}.{micros:06}");
-        write!(f, "{}s", text.trim_end_matches('0'))
     }
 }

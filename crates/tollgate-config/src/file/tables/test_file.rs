@@ -9,8 +9,9 @@ type Replicas = Whole<1, 1_000, u32>;
 section! {
     /// Tests for a file with limits.
     values TestFile = "The test file" {
-        /// The file with the limits. A relative path starts at the test file's folder.
-        required limits: format::File,
+        /// The file with the limits. A relative path starts at the test file's folder. Only tests of
+        /// a service's own limits in Rust need no file.
+        optional limits: format::File,
         /// Determines the random times. The same seed always gives the same requests.
         default seed: Count = "1",
         /// The number of gateways in each test.

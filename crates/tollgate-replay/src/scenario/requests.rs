@@ -1,0 +1,254 @@
+//! A test: its requests and their expected outcomes.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr};
+
+use tollgate_core::Micros;
+
+use super::{Arrival, Arrivals, Expectation, Expected, Failed, Outcome, Pace, Scope, Sender};
+use super::{Row, shortest};
+
+/// Similar requests from one or more clients, by default a single request.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    /// The method.
+    pub method: String,
+    /// The path with its query. `{client}` is the client's number, from 1.
+    pub path: String,
+    /// The requested host.
+    pub host: Option<String>,
+    /// Headers. In values, `{client}` is the client's number.
+    pub headers: Vec<(String, String)>,
+    /// The first client's address. Further clients have the addresses after it.
+    pub client: IpAddr,
+    /// The authenticated user. `{client}` is the client's number.
+    pub user: Option<String>,
+    /// The user's tier.
+    pub tier: Option<String>,
+    /// The process that gets the requests, from 1. `None` means each process in turn.
+    pub replica: Option<u32>,
+    /// A simulated target's response status.
+    pub answer: u16,
+    /// How long each response takes.
+    pub takes: Micros,
+    /// A simulated target's response size.
+    pub bytes: u64,
+    /// How many clients there are, and when their requests arrive.
+    pub sender: Sender,
+    /// Expectations for these requests.
+    pub expect: Vec<Expected>,
+}
+
+impl Requests {
+    /// A GET request from 203.0.113.1.
+    #[must_use]
+    pub fn get(path: impl Into<String>) -> Self {
+        Self::new("GET", path)
+    }
+
+    /// A POST request from 203.0.113.1.
+    #[must_use]
+    pub fn post(path: impl Into<String>) -> Self {
+        Self::new("POST", path)
+    }
+
+    /// A request from 203.0.113.1.
+    #[must_use]
+    pub fn new(method: impl Into<String>, path: impl Into<String>) -> Self {
+        let (at, duration, pace) = (Micros::ZERO, None, Pace::Every(Micros::ZERO));
+        Self {
+            method: method.into(),
+            path: path.into(),
+            host: None,
+            headers: Vec::new(),
+            client: Ipv4Addr::new(203, 0, 113, 1).into(),
+            user: None,
+            tier: None,
+            replica: None,
+            answer: 200,
+            takes: Micros::ZERO,
+            bytes: 0,
+            sender: Sender { at, clients: 1, count: 1, duration, pace },
+            expect: Vec::new(),
+        }
+    }
+
+    /// Sets the first client's address. [Further clients](Self::clients) have the addresses after it.
+    #[must_use]
+    pub fn client(mut self, address: impl Into<IpAddr>) -> Self {
+        self.client = address.into();
+        self
+    }
+
+    /// Sets the number of clients.
+    #[must_use]
+    pub const fn clients(mut self, clients: u32) -> Self {
+        self.sender.clients = clients;
+        self
+    }
+
+    /// Adds a header. In its value, `{client}` is the client's number, from 1.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets when each client's first request arrives, after the start. Default: 0.
+    #[must_use]
+    pub fn at(mut self, at: impl Into<Micros>) -> Self {
+        self.sender.at = at.into();
+        self
+    }
+
+    /// Sets how many requests each client sends.
+    #[must_use]
+    pub const fn count(mut self, count: u64) -> Self {
+        self.sender.count = count;
+        self
+    }
+
+    /// Sets for how long each client sends requests. Set the time between them, too: see
+    /// [`every`](Self::every), [`at_random`](Self::at_random) and [`think`](Self::think).
+    #[must_use]
+    pub fn during(mut self, time: impl Into<Micros>) -> Self {
+        (self.sender.duration, self.sender.count) = (Some(time.into()), u64::MAX);
+        self
+    }
+
+    /// Sets the time between a client's requests. By default, all arrive at the same instant.
+    #[must_use]
+    pub fn every(mut self, time: impl Into<Micros>) -> Self {
+        self.sender.pace = Pace::Every(time.into());
+        self
+    }
+
+    /// Lets each client's requests arrive at random times, with this mean time between them. The
+    /// [seed](Test::seed) determines the times.
+    #[must_use]
+    pub fn at_random(mut self, mean: impl Into<Micros>) -> Self {
+        self.sender.pace = Pace::Random(mean.into());
+        self
+    }
+
+    /// Sets the time between an answer and the client's next request.
+    #[must_use]
+    pub fn think(mut self, time: impl Into<Micros>) -> Self {
+        self.sender.pace = Pace::Think(time.into());
+        self
+    }
+
+    /// Sets how long each response takes.
+    #[must_use]
+    pub fn takes(mut self, time: impl Into<Micros>) -> Self {
+        self.takes = time.into();
+        self
+    }
+
+    /// Adds an expectation for these requests.
+    #[must_use]
+    pub fn expect(mut self, expected: Expected) -> Self {
+        self.expect.push(expected);
+        self
+    }
+
+    /// Returns a client's address, by its number from 0.
+    #[must_use]
+    pub fn address(&self, client: u32) -> IpAddr {
+        match self.client {
+            IpAddr::V4(first) => IpAddr::V4(u32::from(first).wrapping_add(client).into()),
+            IpAddr::V6(first) => IpAddr::V6(u128::from(first).wrapping_add(client.into()).into()),
+        }
+    }
+}
+
+/// Replaces `{client}` with the client's number plus one: numbers start at 0 here, and at 1 in
+/// texts.
+#[must_use]
+pub fn for_client(text: &str, client: u32) -> Cow<'_, str> {
+    if text.contains("{client}") {
+        Cow::Owned(text.replace("{client}", &(client + 1).to_string()))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// Requests and their expected outcomes.
+#[derive(Clone, Debug)]
+pub struct Test {
+    /// The behaviour that the test shows.
+    pub name: String,
+    /// The requests.
+    pub requests: Vec<Requests>,
+    /// Expectations for all requests together.
+    pub expect: Vec<Expected>,
+    /// Determines the random times.
+    pub seed: u64,
+}
+
+impl Test {
+    /// Creates a test without requests. `name` is the behaviour that it shows.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), requests: Vec::new(), expect: Vec::new(), seed: 1 }
+    }
+
+    /// Adds requests.
+    #[must_use]
+    pub fn send(mut self, requests: Requests) -> Self {
+        self.requests.push(requests);
+        self
+    }
+
+    /// Adds an expectation for all requests together.
+    #[must_use]
+    pub fn expect(mut self, expected: Expected) -> Self {
+        self.expect.push(expected);
+        self
+    }
+
+    /// Sets the random times' seed. The same seed always gives the same requests. Default: 1.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Runs the test. `run` simulates the given requests, and returns their outcomes in arrival
+    /// order. It runs again to find the shortest history that shows a failure.
+    ///
+    /// Returns how many requests arrived, and the expectations that are not met.
+    ///
+    /// # Errors
+    /// Same as `run`.
+    pub fn run<E>(
+        &self,
+        run: impl Fn(Arrivals<'_>) -> Result<Vec<Outcome>, E>,
+    ) -> Result<(usize, Vec<Failed>), E> {
+        let outcomes = run(Arrivals::all(&self.requests, self.seed))?;
+        let mut failures = Vec::new();
+        for expectation in self.expectations() {
+            let Err(failure) = expectation.check(&outcomes) else { continue };
+            let rerun = |history: &[Arrival]| run(Arrivals::only(&self.requests, history));
+            let history = shortest(&expectation, &failure, &outcomes, rerun)?;
+            let about = match expectation.scope {
+                Scope::All => "all requests".to_owned(),
+                Scope::Sender(sender) => format!("requests[{sender}]"),
+            };
+            let rows = Row::of(&history, &self.requests, &failure.expected);
+            failures.push(Failed { about, expected: failure.expected, got: failure.got, rows });
+        }
+        Ok((outcomes.len(), failures))
+    }
+
+    /// All expectations. Expectations for single senders are first.
+    fn expectations(&self) -> impl Iterator<Item = Expectation> {
+        let senders = (0..).zip(&self.requests).flat_map(|(sender, requests)| {
+            requests.expect.iter().map(move |expected| (Scope::Sender(sender), expected))
+        });
+        let all = self.expect.iter().map(|expected| (Scope::All, expected));
+        senders
+            .chain(all)
+            .map(|(scope, expected)| Expectation { scope, expected: expected.clone() })
+    }
+}

@@ -70,13 +70,13 @@ const BOUNDARIES: [Boundary; 15] = [
     .without_features(),
     Boundary::new(
         "tollgate-config",
-        "axum clap flate2 hyper indicatif plotters tollgate-admin tollgate-gateway tollgate-replay \
+        "axum clap flate2 hyper indicatif tollgate-admin tollgate-gateway tollgate-replay \
          tonic",
         "a plan is plain data, so reading a file needs no server",
     ),
     Boundary::new(
         "tollgate-gateway",
-        "clap flate2 indicatif plotters tollgate-replay zstd",
+        "clap flate2 indicatif tollgate-replay zstd",
         "the server contains no commands, so its users get no tools for reports",
     ),
     Boundary::new(

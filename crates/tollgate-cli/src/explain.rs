@@ -4,7 +4,7 @@ mod tenant;
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request};
@@ -23,6 +23,7 @@ use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
 use tollgate_gateway::serve::{
     ClientIdentity, Met, Planned, Read, Refused, Sent, ambiguous, connect,
 };
+use tollgate_replay::Instant;
 
 use self::tenant::{policies, write_tenant};
 
@@ -293,7 +294,7 @@ fn write_limits(
 
 fn write_verdict(out: &mut String, limits: Charged, verdict: &Verdict) {
     let at = verdict.decided_at();
-    let _ = writeln!(out, "now, {}:", instant(at));
+    let _ = writeln!(out, "now, {}:", Instant(at));
     let (mut own, mut exceeded) = (Vec::new(), Vec::new());
     let decisions = verdict.decisions().chunks(1 + COSTS.len());
     for (applied, decisions) in limits.charges.iter().zip(decisions) {
@@ -351,13 +352,9 @@ fn write_verdict(out: &mut String, limits: Charged, verdict: &Verdict) {
 /// Formats as "now", "at 2026-11-22T00:00:00.000000Z", "never" or "unknown".
 fn when(decision: &Decision, at: Timestamp) -> String {
     match decision.outcome {
-        Outcome::Deny { retry_after } => format!("at {}", instant(at + retry_after)),
+        Outcome::Deny { retry_after } => format!("at {}", Instant(at + retry_after)),
         Outcome::ExceedsCapacity => "never".to_owned(),
         Outcome::Undecided => "unknown".to_owned(),
         Outcome::Allow { .. } | Outcome::WouldAllow => "now".to_owned(),
     }
-}
-
-fn instant(at: Timestamp) -> humantime::Rfc3339Timestamp {
-    humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_micros(at.as_micros()))
 }

@@ -5,17 +5,20 @@ mod tenants;
 
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate::store::Micros;
 use tollgate_config::plan::{Plan, StorePlan, WorstBound};
+use tollgate_replay::html::{Escaped, document, table};
 use tollgate_replay::scenario::{Failed, Row, Seconds};
 use tollgate_replay::worst::{Burst, Kind, Threat, Worst, bound, more_than, worst};
 
+pub(crate) use self::groups::refunds;
 use self::groups::{Group, alone, client, groups};
 use self::tenants::Tenants;
-use crate::replay::ReportFormat;
+use crate::replay::{ReportFormat, write_whole};
 
 /// The options of `tollgate worst`.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,6 +38,9 @@ pub struct WorstArgs {
     /// The report's format
     #[arg(long, value_enum, default_value_t)]
     format: ReportFormat,
+    /// Also write the report as an HTML file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// What may happen to the gateways and their store.
@@ -79,20 +85,31 @@ pub const FAILOVER: &str = "a failover";
 
 /// Searches the most requests for each policy, for a client, and for all clients.
 pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
-    let WorstArgs { window, replicas, redis_down, failover, format } = args;
+    let WorstArgs { window, replicas, redis_down, failover, format, html } = args;
     let threats = Threats { replicas: *replicas, store_lost: *redis_down, failover: *failover };
     let threat = threats.to(plan)?;
     let rows = threats.rows(plan);
-    let (mut text, mut all) = (String::new(), Vec::new());
+    let (mut text, mut body, mut all) = (String::new(), String::new(), Vec::new());
     for mut group in groups(plan, &Tenants::read(plan)?) {
         let window = window.map_or_else(|| group.window(), Micros::from);
         group.choose(window, &threat);
         let found = worst(&group.kinds, window, &threat).map_err(|error| error.to_string())?;
         write_worst(&mut text, &group, &found);
+        let title = format!("{}: {}", group.name, in_words(&group, &found));
+        table(&mut body, &title, &["time", "requests"], &lines(&group.kinds, &found.schedule));
+        for note in notes(&group) {
+            let _ = writeln!(body, "<p>{}</p>", Escaped(&note));
+        }
         all.push(as_json(&group, &found));
     }
     if !rows.is_empty() {
-        let _ = writeln!(text, "\nallowed by docs/guarantees.md: {}", rows.join("; "));
+        let rows = rows.join("; ");
+        let _ = writeln!(text, "\nallowed by docs/guarantees.md: {rows}");
+        let _ = writeln!(body, "<p>allowed by docs/guarantees.md: {}</p>", Escaped(&rows));
+    }
+    if let Some(path) = html {
+        write_whole(path, document("The worst case of the limits", &body).as_bytes())
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     Ok(match format {
         ReportFormat::Text => text,
@@ -105,12 +122,16 @@ fn write_worst(out: &mut String, group: &Group, worst: &Worst) {
     for burst in lines(&group.kinds, &worst.schedule) {
         let _ = writeln!(out, "    {} {}", burst[0], burst[1]);
     }
-    for unlimited in group.unlimited.iter().filter(|_| !group.kinds.is_empty()) {
-        let _ = writeln!(out, "    not counted: {unlimited}");
-    }
-    for note in &group.notes {
+    for note in notes(group) {
         let _ = writeln!(out, "    {note}");
     }
+}
+
+/// The group's requests that are not counted, and where its numbers come from.
+fn notes(group: &Group) -> impl Iterator<Item = String> {
+    let unlimited = group.unlimited.iter().filter(|_| !group.kinds.is_empty());
+    let unlimited = unlimited.map(|unlimited| format!("not counted: {unlimited}"));
+    unlimited.chain(group.notes.iter().cloned())
 }
 
 fn in_words(group: &Group, worst: &Worst) -> String {

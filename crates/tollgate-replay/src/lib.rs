@@ -30,7 +30,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod engine;
-#[cfg(feature = "html")]
 pub mod html;
 mod instant;
 #[cfg(feature = "log")]

@@ -241,7 +241,6 @@ impl Series {
     }
 
     /// Lengthens the steps until there are at most this many.
-    #[cfg(feature = "html")]
     pub(crate) fn in_steps(&self, most: usize) -> Self {
         let mut series = self.clone();
         while series.steps.len() > most {

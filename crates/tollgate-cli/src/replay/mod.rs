@@ -21,9 +21,9 @@ use tollgate_replay::html::{self, ClientLimit};
 pub use self::gate::FailIf;
 use self::recorded::ASSUMPTIONS;
 pub(crate) use self::recorded::{Decided, Recorded};
-pub(crate) use self::replayed::append;
 pub use self::replayed::{LogArgs, ReplayError};
-use self::replayed::{Replayed, replay, write_whole};
+use self::replayed::{Replayed, replay};
+pub(crate) use self::replayed::{append, write_whole};
 pub use self::suggest::{SuggestArgs, run as suggest};
 
 /// The options of `tollgate replay`.

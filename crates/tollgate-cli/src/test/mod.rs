@@ -22,7 +22,7 @@ use self::report::{Report, Tested, unfit};
 pub(crate) use self::simulation::fleet;
 use self::simulation::{Simulation, TestError, happenings};
 use crate::load::{Checks, WRONG, failed, load, tell, wrong};
-use crate::replay::append;
+use crate::replay::{append, write_whole};
 use crate::worst::{self, Threats};
 
 /// The options of `tollgate test`.
@@ -37,6 +37,9 @@ pub struct TestArgs {
     /// Also append a Markdown summary to this file, such as $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Also write the report as an HTML file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Only run tests with this text in their name
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -89,9 +92,13 @@ fn version(path: &Path) -> Option<SystemTime> {
 fn run_once(args: &TestArgs) -> Result<String, ExitCode> {
     let report = run_files(args, &Seen::default())?;
     let text = written(&report, args);
+    let cannot =
+        |path: &Path, error| wrong(&format_args!("cannot write {}: {error}", path.display()));
     if let Some(path) = &args.summary {
-        append(path, &report.markdown())
-            .map_err(|error| wrong(&format_args!("cannot write {}: {error}", path.display())))?;
+        append(path, &report.markdown()).map_err(|error| cannot(path, error))?;
+    }
+    if let Some(path) = &args.html {
+        write_whole(path, report.html().as_bytes()).map_err(|error| cannot(path, error))?;
     }
     if report.has_passed() { Ok(text) } else { Err(failed(&text)) }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_config::check::Count;
+use tollgate_replay::html::{Escaped, document, table};
 use tollgate_replay::scenario::Failed;
 
 pub(super) struct Report {
@@ -73,6 +74,21 @@ impl Report {
         out + "\n"
     }
 
+    pub(super) fn html(&self) -> String {
+        let mut body = format!("<p class=\"sum\">{}</p>\n", Escaped(&self.summary()));
+        for Tested { name, failures, .. } in &self.tested {
+            failures.iter().for_each(|failed| failed.html(&mut body, name));
+        }
+        let row = |tested: &Tested| {
+            let result = if tested.failures.is_empty() { "passed" } else { "failed" };
+            let requests = Count(tested.requests as u64, "request").to_string();
+            [result.to_owned(), tested.name.clone(), tested.file.clone(), requests]
+        };
+        let rows: Vec<_> = self.tested.iter().map(row).collect();
+        table(&mut body, "All tests", &["result", "test", "file", "simulated"], &rows);
+        document("Tests of the limits", &body)
+    }
+
     pub(super) fn junit(&self) -> String {
         let mut out = format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -81,7 +97,7 @@ impl Report {
             self.failed()
         );
         for Tested { file, name, time, failures, .. } in &self.tested {
-            let (file, name, time) = (escaped(file), escaped(name), time.as_secs_f64());
+            let (file, name, time) = (Escaped(file), Escaped(name), time.as_secs_f64());
             let _ =
                 write!(out, "  <testcase classname=\"{file}\" name=\"{name}\" time=\"{time:.6}\"");
             if failures.is_empty() {
@@ -91,7 +107,8 @@ impl Report {
             out.push_str(">\n");
             for failed in failures {
                 let message = format!("expected {}, got {}", failed.expected, failed.got);
-                let (message, text) = (escaped(&message), escaped(&failed.to_string()));
+                let text = failed.to_string();
+                let (message, text) = (Escaped(&message), Escaped(&text));
                 let _ = writeln!(out, "    <failure message=\"{message}\">{text}</failure>");
             }
             out.push_str("  </testcase>\n");
@@ -115,10 +132,4 @@ impl Report {
             "results": tested.collect::<Vec<_>>(),
         })
     }
-}
-
-/// Escapes text for XML.
-fn escaped(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    text.replace('"', "&quot;")
 }

@@ -228,7 +228,7 @@ fn kinds<'t>(
 }
 
 /// Whether some responses refund or forgive the charge, or a part of it.
-const fn refunds(limit: &LimitPlan) -> bool {
+pub(crate) const fn refunds(limit: &LimitPlan) -> bool {
     limit.counts.is_some() || limit.forgives.is_some() || limit.reserve.is_some()
 }
 

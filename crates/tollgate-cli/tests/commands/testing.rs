@@ -252,6 +252,13 @@ fn formats_have_the_same_results() {
     assert!(junit.contains("name=\"&lt;passes&gt;\" time=\""), "{junit}");
     assert!(junit.contains("<failure message=\"expected 429, got 200\">"), "{junit}");
     assert!(folder.read("summary.md").contains("**fails & shows**"));
+    folder.test(tests, "--html report.html");
+    let html = folder.read("report.html");
+    for shown in
+        ["<h2>fails &amp; shows: ", ": expected 429, got 200</h2>", "<td>&lt;passes&gt;</td>"]
+    {
+        assert!(html.contains(shown), "{html}");
+    }
     let (code, text) = folder.test(tests, "--only passes");
     assert_eq!((code, text.contains("1 test: 1 passed")), (Some(0), true), "{text}");
 }
@@ -289,7 +296,11 @@ fn invalid_tests_name_their_cure() {
 fn worst_names_the_guarantees_that_allow_more() {
     let guarantees = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
     let folder = Folder::new(LIMITS);
-    let report = folder.output("worst limits.yaml --replicas 3 --redis-down 10s --failover");
+    let report = folder
+        .output("worst limits.yaml --replicas 3 --redis-down 10s --failover --html worst.html");
+    let html = folder.read("worst.html");
+    assert!(html.contains("<h2>login: at most 13 in any 60 s (proved)</h2>"), "{html}");
+    assert!(html.contains("a failover</p>"), "{html}");
     // The outage adds a third of the quota at each gateway, and the failover another quota.
     assert!(report.contains("login: at most 13 in any 60 s (proved)"), "{report}");
     let allowed = report.lines().last().unwrap().split_once(": ").unwrap().1.split("; ");

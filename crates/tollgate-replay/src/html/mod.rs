@@ -1,14 +1,14 @@
 //! The report as a self-contained HTML file.
 //!
-//! The charts use placeholder colours that are replaced with CSS variables, so they work in both
-//! light and dark mode.
+//! The charts' colours are CSS variables, so they work in both light and dark mode.
 
 mod charts;
+mod svg;
 
 use std::cmp::Reverse;
 use std::fmt::{self, Write as _};
 
-use crate::report::{Counts, Report, Series};
+use crate::report::{ClientReport, Counts, PolicyReport, Report, Series};
 
 /// A limit to draw in the chart of clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,28 +19,57 @@ pub struct ClientLimit {
     pub in_a_minute: f64,
 }
 
-/// Returns the report as an HTML page. `title` names the log, and `limits` are drawn in the chart
-/// of clients.
+/// Returns a page with this title. `body` is HTML.
 #[must_use]
-pub fn page(title: &str, report: &Report, limits: &[ClientLimit]) -> String {
-    let mut out = String::new();
-    // Writing to a string does not fail.
-    let _ = write(&mut out, title, report, limits);
-    out
-}
-
-fn write(out: &mut String, title: &str, report: &Report, limits: &[ClientLimit]) -> fmt::Result {
+pub fn document(title: &str, body: &str) -> String {
     let title = Escaped(title);
-    let Counts { requests, denied, .. } = report.total.counts;
-    write!(
-        out,
+    format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>Replay of {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>Replay of {title}</h1>\n"
-    )?;
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <h1>{title}</h1>\n{body}</main>\n</body>\n</html>\n"
+    )
+}
+
+/// Adds a table below a heading. Columns without any text are left out, and without rows only the
+/// heading remains.
+pub fn table<R: AsRef<[String]>>(out: &mut String, title: &str, columns: &[&str], rows: &[R]) {
+    let is_used = |column: &usize| rows.iter().any(|row| !row.as_ref()[*column].is_empty());
+    let used: Vec<_> = (0..columns.len()).filter(is_used).collect();
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "<section>\n<h2>{}</h2>", Escaped(title));
+    if rows.is_empty() {
+        out.push_str("</section>\n");
+        return;
+    }
+    out.push_str("<div class=\"rows\" tabindex=\"0\">\n<table>\n<thead><tr>");
+    for column in &used {
+        let _ = write!(out, "<th>{}</th>", Escaped(columns[*column]));
+    }
+    out.push_str("</tr></thead>\n<tbody>");
+    for row in rows {
+        out.push_str("<tr>");
+        for column in &used {
+            let _ = write!(out, "<td>{}</td>", Escaped(&row.as_ref()[*column]));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody>\n</table>\n</div>\n</section>\n");
+}
+
+/// Returns the report as an HTML page. `title` names the log, and `limits` are drawn in the chart
+/// of clients.
+#[must_use]
+pub fn page(title: &str, report: &Report, limits: &[ClientLimit]) -> String {
+    let mut body = String::new();
+    let _ = write(&mut body, report, limits);
+    document(&format!("Replay of {title}"), &body)
+}
+
+fn write(out: &mut String, report: &Report, limits: &[ClientLimit]) -> fmt::Result {
+    let Counts { requests, denied, .. } = report.total.counts;
     if let (Some(first), Some(last)) = (report.first, report.last) {
         writeln!(out, "<p>{first} to {last}</p>")?;
     }
@@ -53,8 +82,8 @@ fn write(out: &mut String, title: &str, report: &Report, limits: &[ClientLimit])
     if !report.is_exact() {
         out.push_str("<p>The numbers are not exact, because the replay ran out of memory.</p>\n");
     }
-    denied_clients(out, report)?;
-    policies(out, report)?;
+    denied_clients(out, report);
+    policies(out, report);
     out.push_str("<div class=\"charts\">\n");
     over_time(out, report)?;
     chart(
@@ -74,7 +103,7 @@ fn write(out: &mut String, title: &str, report: &Report, limits: &[ClientLimit])
             &charts::heat(&report.denials_by_hour),
         )?;
     }
-    out.push_str("</div>\n</main>\n</body>\n</html>\n");
+    out.push_str("</div>\n");
     Ok(())
 }
 
@@ -141,61 +170,47 @@ fn chart(out: &mut String, heading: &str, legend: &str, svg: &str) -> fmt::Resul
     )
 }
 
-fn denied_clients(out: &mut String, report: &Report) -> fmt::Result {
+fn denied_clients(out: &mut String, report: &Report) {
     let clients = &report.denied_clients;
     if clients.is_empty() {
-        return out.write_str("<p>No client would have been denied.</p>\n");
+        out.push_str("<p>No client would have been denied.</p>\n");
+        return;
     }
     let most = if clients.len() > ROWS { ": the 100 with the most denials" } else { "" };
-    writeln!(
-        out,
-        "<section>\n<h2>Denied clients{most}</h2>\n<div class=\"rows\" tabindex=\"0\">\n<table>\n<thead><tr><th>Client</th>\
-         <th>First denied by</th><th>Denied</th><th>First denial (UTC)</th>\
-         <th>Last denial</th></tr></thead>\n<tbody>"
-    )?;
-    for client in clients.iter().take(ROWS) {
-        let (name, policy) = (Escaped(&client.client), Escaped(&client.first_by));
-        let (requests, denied) = (client.requests, client.denied);
+    let row = |client: &ClientReport| {
         let [first, last] = [client.first, client.last]
             .map(|at| at.in_utc().strftime("%Y-%m-%d %H:%M:%S").to_string());
-        writeln!(
-            out,
-            "<tr><td>{name}</td><td>{policy}</td><td>{denied} of {requests}</td>\
-             <td>{first}</td><td>{last}</td></tr>"
-        )?;
-    }
-    out.write_str("</tbody>\n</table>\n</div>\n</section>\n")
+        let denied = format!("{} of {}", client.denied, client.requests);
+        [client.client.clone(), client.first_by.clone(), denied, first, last]
+    };
+    let rows: Vec<_> = clients.iter().take(ROWS).map(row).collect();
+    let columns = ["Client", "First denied by", "Denied", "First denial (UTC)", "Last denial"];
+    table(out, &format!("Denied clients{most}"), &columns, &rows);
 }
 
 /// Lists all policies as a tree.
-fn policies(out: &mut String, report: &Report) -> fmt::Result {
-    if report.policies.is_empty() {
-        return Ok(());
-    }
-    out.write_str(
-        "<section>\n<h2>Policies</h2>\n<div class=\"rows\" tabindex=\"0\">\n<table>\n<thead><tr>\
-         <th>Policy</th><th>Denied</th><th>Worst minute (UTC)</th></tr></thead>\n<tbody class=\"tree\">\n",
-    )?;
-    for (depth, name, policy) in report.policy_tree() {
+fn policies(out: &mut String, report: &Report) {
+    let row = |(depth, name, policy): (usize, &str, &PolicyReport)| {
         let Counts { requests, denied, .. } = policy.totals.counts;
-        let (name, shadow) = (Escaped(name), if policy.shadow { " (not enforced)" } else { "" });
-        let indent = 2 * depth;
-        write!(
-            out,
-            "<tr><td style=\"padding-left: {indent}em\">{name}{shadow}</td>\
-             <td>{denied} of {requests}</td><td>"
-        )?;
-        if let Some(minute) = policy.totals.worst_minute {
+        let shadow = if policy.shadow { " (not enforced)" } else { "" };
+        let worst = policy.totals.worst_minute.map(|minute| {
             let at = minute.at.in_utc().strftime("%Y-%m-%d %H:%M");
-            write!(out, "{at}: {} of {}", minute.denied, minute.requests)?;
-        }
-        out.write_str("</td></tr>\n")?;
+            format!("{at}: {} of {}", minute.denied, minute.requests)
+        });
+        // An em space, which browsers do not collapse.
+        let indent = "\u{2003}".repeat(2 * depth);
+        let name = format!("{indent}{name}{shadow}");
+        [name, format!("{denied} of {requests}"), worst.unwrap_or_default()]
+    };
+    let rows: Vec<_> = report.policy_tree().into_iter().map(row).collect();
+    if !rows.is_empty() {
+        table(out, "Policies", &["Policy", "Denied", "Worst minute (UTC)"], &rows);
     }
-    out.write_str("</tbody>\n</table>\n</div>\n</section>\n")
 }
 
-/// Escapes log text, which may contain markup.
-struct Escaped<'a>(&'a str);
+/// Text in HTML or XML. A log's text may contain markup.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -242,7 +257,7 @@ td:nth-child(4) { min-width: 5rem; }
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClientReport, Instant, PolicyReport};
+    use crate::Instant;
     use tollgate_core::Timestamp;
 
     #[test]

@@ -7,6 +7,7 @@ use tollgate_core::Micros;
 
 use super::requests::for_client;
 use super::{Outcome, Requests, START};
+use crate::html;
 
 /// An expectation that is not met, with the shortest history that shows it. It is displayed as a
 /// table.
@@ -123,6 +124,16 @@ fn why(outcome: &Outcome) -> String {
         Some(wait) => format!("{left}, free in {}", Seconds(wait)),
         None if !outcome.is_allowed => format!("more than the quota of {}", policy.limit),
         None => left,
+    }
+}
+
+impl Failed {
+    /// Adds the failure to an HTML page. `name` is the test's name.
+    pub fn html(&self, out: &mut String, name: &str) {
+        let Self { about, expected, got, rows } = self;
+        let title = format!("{name}: {about}: expected {expected}, got {got}");
+        let rows: Vec<_> = rows.iter().map(|row| row.cells().map(String::clone)).collect();
+        html::table(out, &title, &HEADING, &rows);
     }
 }
 

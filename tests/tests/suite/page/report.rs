@@ -73,8 +73,9 @@ fn report_is_readable_on_every_screen() {
         assert!(heading.starts_with(part), "{heading}");
     }
     // A level follows its base, and is indented.
-    let rows = "[...document.querySelectorAll('.tree td:first-child')].map((cell) =>
-        [cell.innerText, parseFloat(getComputedStyle(cell).paddingLeft) > 20])";
+    let rows = "[...[...document.querySelectorAll('section')]
+        .find((it) => it.innerText.startsWith('Policies')).querySelectorAll('td:first-child')]
+        .map((cell) => [cell.textContent.trim(), cell.textContent.startsWith('\u{2003}')])";
     let rows: Vec<(String, bool)> = tab.value(rows);
     let rows: Vec<_> = rows.iter().map(|(name, indented)| (&**name, *indented)).collect();
     assert_eq!(rows, [("client", false), ("client/team", true), ("client-day", false)]);

@@ -69,7 +69,7 @@ fn levels_are_a_tree() {
     let parts = ["\nclient  ", "\n  client/everyone  ", "\nclient-api  "].map(at);
     assert!(parts.is_sorted(), "{words}");
     let page = fs::read_to_string(folder.0.path().join("report.html")).unwrap();
-    assert!(page.contains("<td style=\"padding-left: 2em\">client/everyone</td>"), "{page}");
+    assert!(page.contains("<td>\u{2003}\u{2003}client/everyone</td>"), "{page}");
 }
 
 /// The price is 1 for input, a tenth for cached input, and 4 for output.

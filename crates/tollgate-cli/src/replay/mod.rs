@@ -7,6 +7,7 @@ mod progress;
 mod recorded;
 mod replayed;
 mod suggest;
+mod targets;
 mod words;
 
 use std::path::PathBuf;

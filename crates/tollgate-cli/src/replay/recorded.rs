@@ -8,8 +8,7 @@ use std::hash::RandomState;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::header::HeaderName;
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use smallvec::SmallVec;
 use tollgate::denial::Reason;
 use tollgate::key::{
@@ -18,10 +17,11 @@ use tollgate::key::{
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
 use tollgate_config::plan::{
-    ChargePlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, ReservePlan, SettleBy, Statuses,
+    ChargePlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, ReservePlan, Route, SettleBy,
+    Statuses,
 };
 use tollgate_engine::{Charges, Correction, Ending, Limits};
-use tollgate_gateway::serve::{Met, Planned, Read, Refused, Sent, client_ip};
+use tollgate_gateway::serve::{Met, Planned, Read, Refused, client_ip};
 use tollgate_llm::{Models, Usage};
 use tollgate_proxy::{Fault, Meaning};
 use tollgate_replay::log::{Record, Tokens, Visible};
@@ -30,6 +30,8 @@ use tollgate_replay::{
 };
 
 use super::client_name::Name;
+use super::targets::{Place, Targets, describe};
+use crate::worst::refunds;
 
 /// The replay's assumptions about information that logs lack.
 pub(super) const ASSUMPTIONS: [&str; 12] = [
@@ -60,6 +62,9 @@ pub(crate) struct Recorded {
     no_limits: Arc<Limits>,
     /// A single request, reused for every line.
     request: Request<()>,
+    targets: Targets,
+    /// Whether responses may correct charges, for each route.
+    corrects: Vec<bool>,
     pub(crate) replay: Replay,
     hide: Option<RandomState>,
     /// Requests without a client, for which client limits have no key.
@@ -114,6 +119,7 @@ impl Recorded {
         let planned = Planned::new(plan)?;
         drop(entered);
         let plan = &planned.plan;
+        let corrects = plan.routes.iter().map(corrects).collect();
         let prefixes = |source: &IdentitySource| match source {
             IdentitySource::Ip { v4_prefix, v6_prefix, .. } => Some((*v4_prefix, *v6_prefix)),
             _ => None,
@@ -130,6 +136,8 @@ impl Recorded {
             planned,
             no_limits: Arc::new(Limits::new([])),
             request,
+            targets: Targets::new(),
+            corrects,
             replay,
             hide: None,
             without_client: 0,
@@ -144,6 +152,8 @@ impl Recorded {
     pub(crate) fn reload(&mut self, plan: Plan) -> Result<(), String> {
         let _entered = self.runtime.enter();
         self.planned = Planned::new(plan)?;
+        self.targets = Targets::new();
+        self.corrects = self.planned.plan.routes.iter().map(corrects).collect();
         Ok(())
     }
 
@@ -158,13 +168,23 @@ impl Recorded {
         replica: usize,
         see: impl FnOnce(Decided<'_>) -> R,
     ) -> Result<R, StoreError> {
-        let Read { client, meaning } = self.read(record);
+        let place = self.targets.place(record);
+        let (Read { client, meaning }, limited) = self.read_at(place, record);
         let subject = client.subject().ok().flatten();
         let subject = subject.as_ref();
         self.note_proxy(subject, record);
-        let Self { planned, no_limits, request: described, replay, hide, .. } = self;
+        let Self { planned, no_limits, request: described, targets, .. } = self;
+        let Self { corrects, replay, hide, .. } = self;
         let head = RequestHead::of(described);
-        let found = find(planned, &head, meaning, record);
+        let found = match limited {
+            Some((route, api)) => Found::Limited { route, api },
+            None => find(planned, &head, meaning, record),
+        };
+        if let (Found::Limited { route, api }, Some(place), None, false) =
+            (&found, place, limited, planned.has_lists())
+        {
+            targets.set_limited(place, (*route, *api));
+        }
         let name = Name { subject, record, hide: hide.as_ref(), prefixes: self.prefixes };
         let named = subject.map(|subject| Client { key: &subject.key, name: &name });
         let duration = record.duration.unwrap_or_default();
@@ -211,10 +231,13 @@ impl Recorded {
             }
         };
         let mut corrections = SmallVec::<[_; 4]>::new();
-        // Stepping through these nested iterators would take longer than the decision.
-        route.limits.charges(api).for_each(|(number, limit, charge)| {
-            corrections.extend(correction(limit, charge, record).map(|it| (number, it)));
-        });
+        // Most routes need no look at each limit.
+        if corrects[number] {
+            // Stepping through these nested iterators would take longer than the decision.
+            route.limits.charges(api).for_each(|(number, limit, charge)| {
+                corrections.extend(correction(limit, charge, record).map(|it| (number, it)));
+            });
+        }
         let mut request = Recording { limits, charges, corrections: &corrections, ..request };
         let answer = replay.request(&mut request)?;
         Ok(see(Decided { answer, subject, refused: None, limits, charges: &request.charges }))
@@ -269,15 +292,35 @@ impl Recorded {
     }
 
     fn read(&mut self, record: &Record<'_>) -> Read {
-        let request = &mut self.request;
-        *request.method_mut() = Method::from_bytes(record.method.as_bytes()).unwrap_or_default();
+        self.read_at(self.targets.place(record), record).0
+    }
+
+    /// Describes how the gateway sees a request.
+    #[cfg(test)]
+    pub(super) fn described(&mut self, record: &Record<'_>) -> String {
+        let Read { client, meaning } = self.read(record);
+        format!("{:?} {client:?} {meaning:?}", self.request)
+    }
+
+    /// Reads a request, and returns the limits that it meets, if they are known.
+    fn read_at(
+        &mut self,
+        place: Option<Place>,
+        record: &Record<'_>,
+    ) -> (Read, Option<(usize, Option<usize>)>) {
+        let Self { request, planned, targets, .. } = self;
         request.headers_mut().clear();
-        for (name, value) in &record.headers {
-            let name = HeaderName::from_bytes(name.as_bytes());
-            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
-                request.headers_mut().append(name, value);
+        let known = place.and_then(|place| targets.get(place, record));
+        let limited = known.and_then(|known| known.limited);
+        let known = known.map(|known| known.describe(request));
+        let meaning = known.unwrap_or_else(|| {
+            describe(request, record);
+            let meaning = planned.admit(request, record.target, record.host);
+            if let Some(place) = place {
+                targets.note(place, record, request, &meaning);
             }
-        }
+            meaning
+        });
         let extensions = request.extensions_mut();
         match (record.address, extensions.get_mut::<SocketAddr>()) {
             // In place, because an insertion allocates.
@@ -285,10 +328,11 @@ impl Recorded {
             (Some(address), None) => drop(extensions.insert(SocketAddr::new(address, 0))),
             (None, _) => drop(extensions.remove::<SocketAddr>()),
         }
-        let tier = |tier: &str| self.planned.plan.tiers.iter().position(|name| name == tier);
-        let user = record.user.filter(|_| self.planned.has_users);
+        let tier = |tier: &str| planned.plan.tiers.iter().position(|name| name == tier);
+        let user = record.user.filter(|_| planned.has_users);
         let user = user.map(|user| (user, record.tier.and_then(tier)));
-        self.planned.read(request, Sent { target: record.target, host: record.host, user })
+        let client = planned.client(request, user);
+        (Read { client, meaning }, limited)
     }
 }
 
@@ -337,6 +381,12 @@ fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Opti
     let mut usage = Usage::new(input - cached_input, output);
     usage.cached_input = cached_input;
     settle.cost_of(models?.get(model), &usage)
+}
+
+/// Whether a response may correct a charge on this route.
+fn corrects(route: &Route) -> bool {
+    let counts_failures = |charge: ChargePlan<'_>| matches!(charge, ChargePlan::Penalty(penalty) if penalty.failures.is_some());
+    route.limits.all().any(|limit| refunds(limit) || limit.charges().any(counts_failures))
 }
 
 /// How a response corrects a charge.

@@ -51,9 +51,11 @@ pub struct Sent<'a> {
     pub target: &'a str,
     /// The host, unless it is among the headers.
     pub host: Option<&'a str>,
-    /// The user and the user's tier, instead of a token.
-    pub user: Option<(&'a str, Option<usize>)>,
+    pub user: User<'a>,
 }
+
+/// A user and a tier, instead of a token.
+type User<'a> = Option<(&'a str, Option<usize>)>;
 
 /// A request's client, and its host and path if `serve` accepts them.
 #[derive(Debug)]
@@ -143,22 +145,39 @@ impl Planned {
 
     /// Reads a request, and brings it into the form that routes and limits see.
     pub fn read(&self, request: &mut Request<()>, sent: Sent<'_>) -> Read {
-        let meaning = self.admit(request, sent);
+        let meaning = self.admit(request, sent.target, sent.host);
+        Read { client: self.client(request, sent.user), meaning }
+    }
+
+    /// Whether the lists of clients have any effect.
+    pub fn has_lists(&self) -> bool {
+        self.lists.is_some()
+    }
+
+    /// Finds an admitted request's client.
+    pub fn client(&self, request: &mut Request<()>, user: User<'_>) -> ClientIdentity {
         let head = RequestHead::of(request);
-        let user = sent.user.and_then(|(user, tier)| self.identity.user(user, tier, &head));
+        let user = user.and_then(|(user, tier)| self.identity.user(user, tier, &head));
         let client = user.unwrap_or_else(|| self.identity.find(&head));
         if self.lists.is_some() {
             // The lists may contain users.
             request.extensions_mut().insert(Facts::new(client.clone()));
         }
-        Read { client, meaning }
+        client
     }
 
-    fn admit(&self, request: &mut Request<()>, sent: Sent<'_>) -> Result<Meaning, Fault> {
-        let target = sent.target.parse::<Uri>();
+    /// Brings a request into the form that routes see. If it has no headers, only its method, target
+    /// and host matter.
+    pub fn admit(
+        &self,
+        request: &mut Request<()>,
+        target: &str,
+        host: Option<&str>,
+    ) -> Result<Meaning, Fault> {
+        let target = target.parse::<Uri>();
         let is_target = target.is_ok();
         *request.uri_mut() = target.unwrap_or_default();
-        if let Some(host) = sent.host {
+        if let Some(host) = host {
             let host = HeaderValue::from_str(host).map_err(|_| Fault::Host)?;
             request.headers_mut().insert(HOST, host);
         }

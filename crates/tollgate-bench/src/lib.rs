@@ -76,6 +76,12 @@ enum Bench {
         #[arg(long, value_parser = gateway::at_least_one, default_value_t = redis::ROUNDS)]
         rounds: usize,
     },
+    /// Tenants with their own quotas in Redis, without a page
+    Tenants {
+        /// Rounds
+        #[arg(long, value_parser = gateway::at_least_one, default_value_t = redis::ROUNDS)]
+        rounds: usize,
+    },
     /// More requests than Redis can answer
     Overload,
     /// Up to a hundred replicas, and a single-node Cluster
@@ -138,6 +144,7 @@ pub fn run() -> ExitCode {
         Some(Bench::Http) => http::run(),
         Some(Bench::Redis { rounds }) => redis::run(rounds),
         Some(Bench::Queues { rounds }) => redis::queues(rounds),
+        Some(Bench::Tenants { rounds }) => redis::tenants(rounds),
         Some(Bench::Overload) => redis::overload::run(),
         Some(Bench::Fleet { rounds }) => redis::fleet::run(rounds),
         Some(Bench::Gateway { rounds }) => gateway::run(rounds),

@@ -21,10 +21,12 @@ use crate::redis::load::Ask;
 use crate::redis::peers::{self, Cell, Governor, Outside, Throttlecrab};
 use crate::redis::scripts::Lean;
 use crate::redis::server;
-use crate::redis::sides::{CAPACITY, Incr, Limits, OneEach, Tollgate, bucket, connected, patient};
+use crate::redis::sides::{
+    CAPACITY, Incr, Limits, OneEach, Tollgate, address, bucket, connected, patient,
+};
 use crate::redis::turns::What::{Median, P99, Rate, Redis as Processor};
 use crate::redis::turns::{Goal, OURS, Side, add_rows, take_turns};
-use crate::report::Table;
+use crate::report::{Table, Target};
 
 const HOT: u64 = 1;
 const MANY: u64 = 100_000;
@@ -185,6 +187,47 @@ pub(crate) async fn settings(rounds: usize) -> Result<Table, Failure> {
             Side::new("INCR", Incr { client: client.clone(), keys: MANY }, &client),
         ];
         add_rows(&mut table, &[&setting], &mut sides, (256, rounds)).await?;
+    }
+    Ok(table)
+}
+
+/// A policy with a quota for each of its keys.
+struct Tenants {
+    store: RedisStore,
+    quotas: Vec<Policy>,
+}
+
+impl Ask for Tenants {
+    async fn ask(&self, number: u64) -> Result<bool, Failure> {
+        let number = number % MANY;
+        let policy = &self.quotas[number as usize % self.quotas.len()];
+        let key = Key::new(address(number));
+        Ok(self.store.decide(&[Charge::new(policy, &key, Cost::ONE)]).await?.is_admitted())
+    }
+}
+
+/// 5 000 quotas under one policy, compared with one quota.
+pub(crate) async fn tenants(server: &Redis, rounds: usize) -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "100 000 keys of one policy with a quota each, 256 tasks",
+        "quotas | thousand/s | median µs | p99 µs | Redis µs | × | target | met",
+    );
+    let client = server::client(&server.url()).await?;
+    let side = async |name, quotas| {
+        let base = bucket(name, 1)?;
+        let quota = |number| base.with_quota(base.quota().burst(CAPACITY - number));
+        let store = connected(patient(&server.url())?).await?;
+        let quotas = (0..quotas).map(quota).collect::<Result<_, _>>()?;
+        Ok::<_, Failure>(Side::new(name, Tenants { store, quotas }, &client))
+    };
+    let mut sides = [side("one", 1).await?, side("5 000", 5_000).await?];
+    take_turns(&mut sides, 256, rounds).await?;
+    for side in &sides {
+        let ratio = (side.over(&sides[0], Processor), Target::AtMost(1.15));
+        table.row(&[&side.name, &side.numbers([1, 0, 2]), &ratio]);
+    }
+    if sides.iter().any(|side| side.denied() > 0.0) {
+        return Err("a request that fits its quota was denied".into());
     }
     Ok(table)
 }

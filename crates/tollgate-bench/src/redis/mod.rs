@@ -87,17 +87,25 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     let mut tables = block_on(async {
         let [decisions, mut goals] = decisions::tables(&server, rounds).await?;
         let leases = decisions::leases(&server, rounds, &mut goals).await?;
+        let tenants = decisions::tenants(&server, rounds).await?;
         let queues = queues::table(&server, rounds).await?;
         let excess = excess::table(&server).await?;
         let [denials, bounds] = log::tables(&server, rounds).await?;
         let settings = decisions::settings(rounds).await?;
-        Ok::<_, Failure>(vec![decisions, goals, settings, leases, queues, excess, denials, bounds])
+        Ok::<_, Failure>(vec![
+            decisions, goals, settings, leases, tenants, queues, excess, denials, bounds,
+        ])
     })?;
     tables.extend(over_http::tables(&server, rounds)?);
     if rounds < ROUNDS {
         return report::show(&tables);
     }
     report::write("redis", &method(), &tables)
+}
+
+/// Measures only tenants with their own quotas.
+pub(crate) fn tenants(rounds: usize) -> Result<(), Failure> {
+    report::show(&[block_on(async { decisions::tenants(&server::start(), rounds).await })?])
 }
 
 /// Measures only the queues.

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use serde_json::json;
-use tollgate_test_servers::Redis;
+use tollgate_test_servers::{Redis, until_async};
 
-use crate::support::{Answer, Client, Gateway, Seen, Upstream};
+use crate::support::{Answer, Client, Gateway, PATIENCE, Seen, Upstream};
 
 /// An organisation with two teams of two keys each, and a key that belongs to no team.
 pub(crate) const KEYS: &str = "\
@@ -63,7 +63,12 @@ async fn replicas_share_every_level() {
     }
     let before = upstream.seen().len();
     for client in &clients {
-        let denied = ask(client, "ann", 100, 100).await;
+        // The last unit is settled after the response.
+        let denied = until_async("the settlement", PATIENCE, async || {
+            let denied = ask(client, "ann", 100, 100).await;
+            (denied.header("x-ratelimit-remaining-budget") != "1").then_some(denied)
+        });
+        let denied = denied.await;
         assert_eq!(denied.status, 429);
         let error = &denied.json()["error"];
         assert_eq!(error["code"], "insufficient_quota");
@@ -80,8 +85,11 @@ async fn replicas_share_every_level() {
     assert!(message.contains("The limit is `budget/organisation`."), "{message}");
     // The estimate is settled on every level, also for the replicas that did not decide.
     assert_eq!(ask(&clients[1], "joe", 1_900, 1_000).await.status, 200);
-    let left = ask(&clients[2], "joe", 0, 0).await;
-    assert_eq!(left.header("x-ratelimit-remaining-budget"), "1000");
+    let left = until_async("1000 units are left", PATIENCE, async || {
+        let left = ask(&clients[2], "joe", 0, 0).await;
+        (left.header("x-ratelimit-remaining-budget") == "1000").then_some(left)
+    });
+    let left = left.await;
     let ratelimit = left.header("ratelimit").to_owned();
     for policy in ["\"tokens\";r=", "budget/team\";r=6000", "budget/organisation\";r=1000"] {
         assert!(ratelimit.contains(policy), "{policy}: {ratelimit}");

@@ -19,7 +19,7 @@ use tokio::time::interval;
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_test_servers::{Redis, until_async};
 
-use crate::support::{Answer, Client, Gateway, Upstream};
+use crate::support::{Answer, Client, Gateway, PATIENCE, Upstream};
 
 /// The keys `ann`, `bob`, `eve` and `joe`. The first three have names, and the first two a team.
 const KEYS: &str = "\
@@ -247,8 +247,9 @@ async fn reload_checks_the_numbers_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hundred_thousand_tenants_change_in_time() {
-    // A debug build is ten times slower.
-    let count = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
+    // A debug build is ten times slower, and shares the machine with other tests. docs/benchmarks has
+    // the time of an optimised build.
+    let (count, soon) = if cfg!(debug_assertions) { (10_000, PATIENCE) } else { (100_000, SOON) };
     let of = |add: u64| {
         let mut text = String::from("tenants:\n  acme: {limit: 1, window: 20days}\n");
         for number in 0..count {
@@ -273,7 +274,7 @@ async fn hundred_thousand_tenants_change_in_time() {
     assert_eq!(limit("tenant-7").await, "17");
     assert_eq!(limit(&last).await, (count + 9).to_string());
     write(gateway.file("").as_path(), &of(20));
-    until_async("the last number applies", SOON, async || {
+    until_async("the last number applies", soon, async || {
         (limit(&last).await == (count + 19).to_string()).then_some(())
     })
     .await;

@@ -177,7 +177,12 @@ pub enum Command {
     #[command(after_help = "Example: tollgate healthcheck --admin http://127.0.0.1:8081")]
     Healthcheck {
         /// The gateway's admin address
-        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8081")]
+        #[arg(
+            long,
+            env = "TOLLGATE_ADMIN_URL",
+            value_name = "URL",
+            default_value = "http://127.0.0.1:8081"
+        )]
         admin: Uri,
     },
     /// Print the file's JSON Schema, for editors

@@ -18,7 +18,13 @@ pub struct OverrideArgs {
     #[command(subcommand)]
     action: Action,
     /// The admin address of a gateway
-    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8081")]
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_ADMIN_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8081"
+    )]
     admin: Uri,
     /// The admin address's token
     #[arg(long, global = true, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]

@@ -1,5 +1,5 @@
-//! The rows of docs/how-to/migrating.md about nginx: nginx and the gateway allow the same number of
-//! requests.
+//! Rows of docs/how-to/migrating.md. nginx and the gateway allow the same number of requests, and the
+//! decision API accepts the call that replaces a library's.
 
 use std::fs;
 use std::net::TcpStream;
@@ -74,4 +74,22 @@ async fn nginx_and_the_gateway_allow_the_same_requests() {
         counts.push(by_nginx);
     }
     assert_eq!(counts, [11, 1, 3, 20]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documented_call_gets_a_decision() {
+    let page = fs::read_to_string(PAGE).unwrap();
+    let row = |start: &str| page.lines().find(|line| line.starts_with(start)).unwrap();
+    let last_code = |line: &str| line.rsplit('`').nth(1).unwrap().to_owned();
+    let policy = last_code(row("| `new RateLimiterRedis("));
+    let body = last_code(row("| `consume(key, points)`"));
+    let body = body.replace("\"key\": key", "\"key\": \"ann\"").replace("points", "5");
+    let gateway =
+        Gateway::start(&format!("decisionApi: {{listen: 127.0.0.1:0, policies: [{policy}]}}\n"));
+    let client = Client::new(gateway.fronts["decisionApi"]);
+    let json = [("content-type", "application/json")];
+    for expected in [true, false] {
+        let answer = client.send("POST", "/v1/decide", &json, &body).await.unwrap();
+        assert_eq!((answer.status.as_u16(), &answer.json()["allowed"]), (200, &expected.into()));
+    }
 }

@@ -6,6 +6,7 @@ mod suggest;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
@@ -116,8 +117,12 @@ impl Folder {
         folder
     }
 
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
     fn write(&self, name: &str, text: &str) {
-        fs::write(self.0.path().join(name), text).unwrap();
+        fs::write(self.path(name), text).unwrap();
     }
 
     fn tollgate(&self, arguments: &[&str]) -> Output {

@@ -1,6 +1,7 @@
 //! The `tollgate suggest` command.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -27,6 +28,18 @@ fn suggest_names_a_header_that_no_line_has() {
 }
 
 #[test]
+fn html_needs_the_log_twice() {
+    let folder = Folder::new(&line(0, "203.0.113.7", "/"));
+    let log = fs::File::open(folder.path("access.log")).unwrap();
+    let mut suggest = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    suggest.args(["suggest", "-", "--html", "a.html"]).current_dir(folder.path(".")).stdin(log);
+    let output = suggest.output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("`--html` needs the log as a file"), "{told}");
+}
+
+#[test]
 fn suggested_file_denies_few_clients() {
     let mut log = String::new();
     for client in 1..=200_u64 {
@@ -40,7 +53,8 @@ fn suggested_file_denies_few_clients() {
     lines.sort_by_key(|line| line[line.find('[').unwrap()..].to_owned());
     let folder = Folder::new(&(lines.join("\n") + "\n"));
     for shape in ["token-bucket", "sliding-window-log"] {
-        let arguments = ["suggest", "access.log", "--algorithm", shape, "--level", "99"];
+        let options = ["--algorithm", shape, "--level", "99", "--html", "suggested.html"];
+        let arguments = [&["suggest", "access.log"], &options[..]].concat();
         let output = folder.tollgate(&arguments);
         let file = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{file}");
@@ -55,6 +69,11 @@ fn suggested_file_denies_few_clients() {
         let replayed =
             folder.tollgate(&["replay", "suggested.yaml", "access.log", "--format", "json"]);
         let report: Value = serde_json::from_slice(&replayed.stdout).unwrap();
+        // The page is that of a replay with the suggested file.
+        let page = fs::read_to_string(folder.path("suggested.html")).unwrap();
+        let replay = ["replay", "suggested.yaml", "access.log", "--html", "replayed.html"];
+        assert!(folder.tollgate(&replay).status.success());
+        assert_eq!(page, fs::read_to_string(folder.path("replayed.html")).unwrap());
         // Together, the three limits may deny at most 1 % of the clients.
         assert!(report["clients_denied"].as_u64().unwrap() <= 2, "{report}");
         assert_eq!(counts(&report["policies"]["global"])[3], 0);

@@ -38,7 +38,7 @@ pub(crate) const TESTS: [Program<'static>; 17] = [
     ("faketime", "faketime"),
 ];
 
-/// The programs that `cargo xtask check package` needs, besides these of a Debian system.
+/// The programs that `cargo xtask check package` needs, and a minimal Debian lacks.
 pub(crate) const PACKAGE: [Program<'static>; 2] =
     [("man", "man-db"), ("systemd-analyze", "systemd")];
 

@@ -275,7 +275,7 @@ impl SubjectPolicies {
     }
 }
 
-/// The policy whose level this is, if it is also in the list.
+/// The level's base policy, if the list contains it.
 fn level_of(policy: &str, names: &BTreeSet<String>) -> Option<String> {
     Policy::base_of_level(policy).filter(|base| names.contains(*base)).map(ToOwned::to_owned)
 }

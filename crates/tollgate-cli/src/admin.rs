@@ -24,7 +24,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Without a token, only the health of the gateway can be asked for.
+    /// Without a token, the admin API only tells the gateway's health.
     pub(crate) fn new(url: &Uri, token: Option<&str>) -> Result<Self, String> {
         let is_http = url.scheme_str() == Some("http") && matches!(url.path(), "" | "/");
         let authority = url.authority().filter(|_| is_http && url.query().is_none());

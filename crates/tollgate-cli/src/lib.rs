@@ -112,7 +112,7 @@ pub enum Command {
         #[command(flatten)]
         request: Box<Described>,
     },
-    /// Explain the code of an error or a warning, or list all codes
+    /// Explain an error's or a warning's code, or list all codes
     ///
     /// Messages end with their code, or start with it, as in `error[TG0107]`. The command prints the
     /// cause, the cure and an example.
@@ -170,10 +170,10 @@ pub enum Command {
     #[command(after_help = "Example: tollgate override set client ip:203.0.113.7 --limit 5000 \
                             --until tomorrow")]
     Override(Box<OverrideArgs>),
-    /// Ask a running gateway for its health
+    /// Check a running gateway's health
     ///
-    /// For containers, whose image has no shell. The exit code is 0, or 1 if the gateway does not
-    /// answer.
+    /// Container images without a shell use it for their health checks. The exit code is 0, or 1 if
+    /// the gateway does not answer.
     #[command(after_help = "Example: tollgate healthcheck --admin http://127.0.0.1:8081")]
     Healthcheck {
         /// The gateway's admin address

@@ -204,7 +204,7 @@ async fn limiters_have_overrides_too() {
     assert!(limiter.try_acquire(&key, 1).await.unwrap().is_none());
 }
 
-/// `/subjects` also says whose level a policy is.
+/// `/subjects` also contains a level's base policy.
 fn without_level(policy: &Value) -> Value {
     let mut members = policy.as_object().unwrap().clone();
     assert_eq!(members.remove("level_of"), Some(Value::Null));

@@ -155,7 +155,7 @@ const WINDOW: &str = "{identifier: client, limit: 1000000000, window: 1s, \
 const LIMITADOR: &str = "- {namespace: bench, max_value: 1000000000, seconds: 1, conditions: [], \
                          variables: [\"descriptors[0].ip\"]}\n";
 
-/// The path and the body of a call that charges a client one unit.
+/// A call to the decision API that charges a client one unit: its path and its body.
 const DECIDE: (&str, &str) =
     ("/v1/decide", r#"{"charges": [{"policy": "client", "key": "192.0.2.1"}]}"#);
 

@@ -191,7 +191,7 @@ pub(crate) async fn settings(rounds: usize) -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// A policy with a quota for each of its keys.
+/// A policy whose keys have different quotas.
 struct Tenants {
     store: RedisStore,
     quotas: Vec<Policy>,
@@ -206,7 +206,7 @@ impl Ask for Tenants {
     }
 }
 
-/// 5 000 quotas under one policy, compared with one quota.
+/// Compares 5 000 quotas under one policy with a single quota.
 pub(crate) async fn tenants(server: &Redis, rounds: usize) -> Result<Table, Failure> {
     let mut table = Table::new(
         "100 000 keys of one policy with a quota each, 256 tasks",

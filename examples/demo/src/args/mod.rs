@@ -115,8 +115,8 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_LEASE", value_parser = lease)]
     pub lease: Option<Lease>,
 
-    /// Ask the demo that runs at --listen for its health, instead of starting one; for containers,
-    /// whose image has no shell
+    /// Check the health of the demo at --listen instead of starting it, for container images without a
+    /// shell
     #[arg(long)]
     pub healthcheck: bool,
 

@@ -145,7 +145,7 @@ async fn gateway_page_has_no_buttons() {
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
-/// With the keyboard alone, at the width of a phone.
+/// Uses only the keyboard, at a phone's width.
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_finds_and_blocks_a_client() {
     let (target, folder) = demo::start(&[]);

@@ -49,7 +49,7 @@ pub struct SuggestArgs {
     /// Write to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Also write the report of a replay with these limits as an HTML file
+    /// Also replay the log with these limits, and write the report as an HTML file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }

@@ -148,6 +148,12 @@ impl Recorded {
         })
     }
 
+    /// Forgets how frequent targets were read.
+    #[cfg(test)]
+    pub(super) fn forget_targets(&mut self) {
+        self.targets = Targets::new();
+    }
+
     /// Loads another plan. Used units remain.
     pub(crate) fn reload(&mut self, plan: Plan) -> Result<(), String> {
         let _entered = self.runtime.enter();
@@ -183,7 +189,7 @@ impl Recorded {
         if let (Found::Limited { route, api }, Some(place), None, false) =
             (&found, place, limited, planned.has_lists())
         {
-            targets.set_limited(place, (*route, *api));
+            targets.set_limited(place, record, (*route, *api));
         }
         let name = Name { subject, record, hide: hide.as_ref(), prefixes: self.prefixes };
         let named = subject.map(|subject| Client { key: &subject.key, name: &name });

@@ -58,7 +58,7 @@ impl Targets {
     /// Returns a target's place. `None` if headers may change its meaning.
     pub(super) fn place(&self, record: &Record<'_>) -> Option<Place> {
         let Record { method, target, host, headers, .. } = record;
-        let is_short = target.len() + host.map_or(0, str::len) <= LONGEST;
+        let is_short = method.len() + target.len() + host.map_or(0, str::len) <= LONGEST;
         (headers.is_empty() && is_short).then(|| {
             let hash = self.hasher.hash_one((method, target, host));
             #[expect(clippy::cast_possible_truncation, reason = "only some bits count")]
@@ -70,17 +70,18 @@ impl Targets {
     /// Returns the target at this place, if it is this record's.
     pub(super) fn get(&self, place: Place, record: &Record<'_>) -> Option<&Target> {
         let known = self.slots[place.slot].known.as_deref()?;
-        let is_same = known.hash == place.hash
-            && known.method.as_str() == record.method
-            && *known.sent == *record.target
-            && known.sent_host.as_deref() == record.host;
-        is_same.then_some(known)
+        known.is(place, record).then_some(known)
     }
 
     /// Remembers the limits that a known target meets.
-    pub(super) fn set_limited(&mut self, place: Place, limited: (usize, Option<usize>)) {
+    pub(super) fn set_limited(
+        &mut self,
+        place: Place,
+        record: &Record<'_>,
+        limited: (usize, Option<usize>),
+    ) {
         let known = self.slots[place.slot].known.as_deref_mut();
-        if let Some(known) = known.filter(|known| known.hash == place.hash) {
+        if let Some(known) = known.filter(|known| known.is(place, record)) {
             known.limited = Some(limited);
         }
     }
@@ -113,6 +114,13 @@ impl Targets {
 }
 
 impl Target {
+    fn is(&self, place: Place, record: &Record<'_>) -> bool {
+        self.hash == place.hash
+            && self.method.as_str() == record.method
+            && *self.sent == *record.target
+            && self.sent_host.as_deref() == record.host
+    }
+
     /// Brings a request without headers into the form that the gateway sees.
     pub(super) fn describe(&self, request: &mut Request<()>) -> Result<Meaning, Fault> {
         request.method_mut().clone_from(&self.method);
@@ -193,6 +201,95 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Routes by host and path, apis, and preflights.
+    const ROUTES: &str = "rateLimiter:
+  target: http://localhost
+  client: {limit: 6, windowSeconds: 60}
+  preflights: 2
+  apis:
+    - {identifier: login, path: /login, method: POST, limit: 2, windowSeconds: 60}
+    - {identifier: items, path: /items/*, limit: 4, windowSeconds: 60}
+  exempt: [/free]
+  routes:
+    - name: api
+      host: api.example
+      path: /v1/*
+      target: http://api
+      client: {limit: 3, windowSeconds: 60}
+    - name: admin
+      path: /admin/*
+      target: http://admin
+      apis:
+        - {identifier: export, path: /admin/export, limit: 1, windowSeconds: 60}
+";
+
+    #[test]
+    fn known_targets_have_the_same_decisions() {
+        have_the_same_decisions(ROUTES);
+        have_the_same_decisions(&ROUTES.replace("preflights: 2", "preflights: charged"));
+    }
+
+    fn have_the_same_decisions(limits: &str) {
+        let recorded = || {
+            let plan = read(&Source::new("limits", limits), &|_| None).plan.unwrap();
+            Recorded::in_fleet(plan, &Fleet::default(), Bounds::default()).unwrap()
+        };
+        let (mut with, mut without) = (recorded(), recorded());
+        let decision = |recorded: &mut Recorded, record: &Record<'_>| {
+            let see = |decided: crate::replay::Decided<'_>| {
+                let crate::replay::Decided { answer, refused, limits, charges, .. } = decided;
+                let of = |applied| (limits.policy(applied).name().to_owned(), applied.decision);
+                (answer, refused, charges.iter().map(of).collect::<Vec<_>>())
+            };
+            recorded.decide_on(record, 0, see).unwrap()
+        };
+        let preflight = [("origin", "http://a"), ("access-control-request-method", "GET")];
+        let targets = ["/", "/login", "/items/1", "/free", "/v1/a", "/admin/export", "/%zz"];
+        let (mut second, mut policies) = (0, std::collections::BTreeSet::new());
+        for _ in 0..4 {
+            for method in ["GET", "POST", "OPTIONS"] {
+                for target in targets {
+                    for host in [None, Some("api.example"), Some("other.example")] {
+                        for headers in [&preflight[..0], &preflight] {
+                            second += 1;
+                            let mut record = record(method, target, host);
+                            record.at = Timestamp::from_micros(second * 1_000_000);
+                            record.address = Some([203, 0, 113, 1].into());
+                            record.headers = headers.to_vec();
+                            without.forget_targets();
+                            let expected = decision(&mut without, &record);
+                            let got = decision(&mut with, &record);
+                            assert_eq!(got, expected, "{method} {target} {host:?} {headers:?}");
+                            policies.extend(got.2.into_iter().map(|(name, _)| name));
+                        }
+                    }
+                }
+            }
+        }
+        let all = ["api/client", "client", "export", "items", "login"];
+        assert_eq!(policies.iter().map(String::as_str).collect::<Vec<_>>(), all);
+    }
+
+    #[test]
+    fn long_methods_are_not_remembered() {
+        let method = "A".repeat(LONGEST);
+        assert!(Targets::new().place(&record(&method, "/", None)).is_none());
+    }
+
+    #[test]
+    fn limits_belong_to_their_target() {
+        let mut targets = Targets::new();
+        let (request, meaning) = (Request::new(()), Err(Fault::Host));
+        let one = record("GET", "/one", None);
+        let place = targets.place(&one).unwrap();
+        targets.note(place, &one, &request, &meaning);
+        targets.note(place, &one, &request, &meaning);
+        targets.set_limited(place, &record("GET", "/two", None), (7, None));
+        assert_eq!(targets.get(place, &one).unwrap().limited, None);
+        targets.set_limited(place, &one, (7, None));
+        assert_eq!(targets.get(place, &one).unwrap().limited, Some((7, None)));
     }
 
     #[test]

@@ -70,7 +70,15 @@ pub fn run(args: &TestArgs) -> Result<String, ExitCode> {
     }
     loop {
         let seen = RefCell::default();
-        let text = run_files(args, &seen).map_or_else(|_| String::new(), |it| written(&it, args));
+        let report = run_files(args, &seen);
+        let text = report.map_or_else(
+            |_| String::new(),
+            |report| {
+                // The error is printed, and the file may be writable next time.
+                let _ = write_page(&report, args);
+                written(&report, args)
+            },
+        );
         let mut out = io::stdout();
         // Clears the screen.
         let _ = write!(out, "\x1b[2J\x1b[H{text}").and_then(|()| out.flush());
@@ -92,15 +100,21 @@ fn version(path: &Path) -> Option<SystemTime> {
 fn run_once(args: &TestArgs) -> Result<String, ExitCode> {
     let report = run_files(args, &Seen::default())?;
     let text = written(&report, args);
-    let cannot =
-        |path: &Path, error| wrong(&format_args!("cannot write {}: {error}", path.display()));
     if let Some(path) = &args.summary {
-        append(path, &report.markdown()).map_err(|error| cannot(path, error))?;
+        append(path, &report.markdown()).map_err(|error| cannot_write(path, &error))?;
     }
-    if let Some(path) = &args.html {
-        write_whole(path, report.html().as_bytes()).map_err(|error| cannot(path, error))?;
-    }
+    write_page(&report, args)?;
     if report.has_passed() { Ok(text) } else { Err(failed(&text)) }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> ExitCode {
+    wrong(&format_args!("cannot write {}: {error}", path.display()))
+}
+
+/// Writes the HTML file.
+fn write_page(report: &Report, args: &TestArgs) -> Result<(), ExitCode> {
+    let Some(path) = &args.html else { return Ok(()) };
+    write_whole(path, report.html().as_bytes()).map_err(|error| cannot_write(path, &error))
 }
 
 fn written(report: &Report, args: &TestArgs) -> String {

@@ -24,15 +24,19 @@ tests:
 ";
     folder.write("limits.test.yaml", tests);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(["test", "--watch", "limits.test.yaml"]).current_dir(folder.0.path());
+    command
+        .args(["test", "--watch", "limits.test.yaml", "--html", "report.html"])
+        .current_dir(folder.0.path());
     let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
     // The summary is a report's last line.
     let mut summary =
         || lines.find_map(|line| Some(line.unwrap()).filter(|it| it.contains(" failed")));
     assert!(summary().unwrap().contains("0 failed"));
+    assert!(folder.read("report.html").contains("0 failed"));
     folder.write("later.yaml", &LIMITS.replace("{limit: 100,", "{limit: 9,"));
     assert!(summary().unwrap().contains("1 failed"));
+    assert!(folder.read("report.html").contains("1 failed"));
     folder.write("limits.test.yaml", &tests.replace("count: 10", "count: 9"));
     assert!(summary().unwrap().contains("0 failed"));
 }

@@ -96,7 +96,8 @@ pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
         let found = worst(&group.kinds, window, &threat).map_err(|error| error.to_string())?;
         write_worst(&mut text, &group, &found);
         let title = format!("{}: {}", group.name, in_words(&group, &found));
-        table(&mut body, &title, &["time", "requests"], &lines(&group.kinds, &found.schedule));
+        let schedule = lines(&group.kinds, &found.schedule);
+        table(&mut body, &title, &["time", "requests"], None, &schedule);
         for note in notes(&group) {
             let _ = writeln!(body, "<p>{}</p>", Escaped(&note));
         }

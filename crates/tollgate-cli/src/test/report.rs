@@ -85,7 +85,13 @@ impl Report {
             [result.to_owned(), tested.name.clone(), tested.file.clone(), requests]
         };
         let rows: Vec<_> = self.tested.iter().map(row).collect();
-        table(&mut body, "All tests", &["result", "test", "file", "simulated"], &rows);
+        table(
+            &mut body,
+            "All tests",
+            &["result", "test", "file", "simulated"],
+            Some("simulated"),
+            &rows,
+        );
         document("Tests of the limits", &body)
     }
 

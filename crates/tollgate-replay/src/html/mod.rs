@@ -34,8 +34,18 @@ pub fn document(title: &str, body: &str) -> String {
 }
 
 /// Adds a table below a heading. Columns without any text are left out, and without rows only the
-/// heading remains.
-pub fn table<R: AsRef<[String]>>(out: &mut String, title: &str, columns: &[&str], rows: &[R]) {
+/// heading remains. A phone's screen does not show the column `less`.
+pub fn table<R: AsRef<[String]>>(
+    out: &mut String,
+    title: &str,
+    columns: &[&str],
+    less: Option<&str>,
+    rows: &[R],
+) {
+    let class = |column: usize| match less {
+        Some(less) if less == columns[column] => " class=\"less\"",
+        _ => "",
+    };
     let is_used = |column: &usize| rows.iter().any(|row| !row.as_ref()[*column].is_empty());
     let used: Vec<_> = (0..columns.len()).filter(is_used).collect();
     // Writing to a string does not fail.
@@ -46,13 +56,14 @@ pub fn table<R: AsRef<[String]>>(out: &mut String, title: &str, columns: &[&str]
     }
     out.push_str("<div class=\"rows\" tabindex=\"0\">\n<table>\n<thead><tr>");
     for column in &used {
-        let _ = write!(out, "<th>{}</th>", Escaped(columns[*column]));
+        let _ = write!(out, "<th{}>{}</th>", class(*column), Escaped(columns[*column]));
     }
     out.push_str("</tr></thead>\n<tbody>");
     for row in rows {
         out.push_str("<tr>");
         for column in &used {
-            let _ = write!(out, "<td>{}</td>", Escaped(&row.as_ref()[*column]));
+            let text = Escaped(&row.as_ref()[*column]);
+            let _ = write!(out, "<td{}>{text}</td>", class(*column));
         }
         out.push_str("</tr>\n");
     }
@@ -185,7 +196,7 @@ fn denied_clients(out: &mut String, report: &Report) {
     };
     let rows: Vec<_> = clients.iter().take(ROWS).map(row).collect();
     let columns = ["Client", "First denied by", "Denied", "First denial (UTC)", "Last denial"];
-    table(out, &format!("Denied clients{most}"), &columns, &rows);
+    table(out, &format!("Denied clients{most}"), &columns, Some("Last denial"), &rows);
 }
 
 /// Lists all policies as a tree.
@@ -204,7 +215,8 @@ fn policies(out: &mut String, report: &Report) {
     };
     let rows: Vec<_> = report.policy_tree().into_iter().map(row).collect();
     if !rows.is_empty() {
-        table(out, "Policies", &["Policy", "Denied", "Worst minute (UTC)"], &rows);
+        let worst = "Worst minute (UTC)";
+        table(out, "Policies", &["Policy", "Denied", worst], Some(worst), &rows);
     }
 }
 
@@ -249,7 +261,7 @@ td:first-child { overflow-wrap: anywhere; min-width: 6.5rem; }
 td:nth-child(4) { min-width: 5rem; }
 @media (max-width: 40rem) {
   table { font-size: .8125rem; }
-  th:last-child, td:last-child { display: none; }
+  .less { display: none; }
 }
 @media print { .rows { max-height: none; } }
 ";

@@ -133,7 +133,7 @@ impl Failed {
         let Self { about, expected, got, rows } = self;
         let title = format!("{name}: {about}: expected {expected}, got {got}");
         let rows: Vec<_> = rows.iter().map(|row| row.cells().map(String::clone)).collect();
-        html::table(out, &title, &HEADING, &rows);
+        html::table(out, &title, &HEADING, None, &rows);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The HTML report of `tollgate replay`, in a browser.
 
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -116,4 +117,27 @@ fn report_is_readable_on_every_screen() {
         "for (const row of [...document.querySelector('tbody').children].slice(5)) row.remove()",
     );
     bless("replay.png", &tab.picture());
+}
+
+/// A worst page has two columns, and a phone shows both.
+#[test]
+fn worst_page_is_complete_on_a_phone() {
+    let folder = TempDir::new().unwrap();
+    let limits = "rateLimiter:\n  target: http://localhost:3000\n  client: {limit: 100, \
+                  windowSeconds: 60}\n";
+    fs::write(folder.path().join("limits.yaml"), limits).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command.args(["worst", "limits.yaml", "--html", "worst.html"]).current_dir(folder.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let path = folder.path().join("worst.html");
+    let tab = Tab::open(&format!("file://{}", path.display()), folder.path());
+    tab.look(360, 800, "light");
+    let shown: Vec<bool> = tab.value(
+        "[...document.querySelector('table').querySelectorAll('th, td')]
+             .map((cell) => cell.getBoundingClientRect().width > 0)",
+    );
+    assert!(shown.len() >= 4 && shown.iter().all(|it| *it), "{shown:?}");
+    let wide: Vec<String> = tab.value(TOO_WIDE);
+    assert!(wide.is_empty(), "{wide:?}");
 }

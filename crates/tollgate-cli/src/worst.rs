@@ -255,5 +255,6 @@ pub(crate) fn check(
         expected: format!("at most {} in any {}", expected.at_most, Seconds(window)),
         got: in_words(&group, &found),
         rows: lines(&group.kinds, &found.schedule).into_iter().map(row).collect(),
+        may_be_shorter: false,
     }))
 }

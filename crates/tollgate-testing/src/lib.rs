@@ -35,18 +35,30 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "service")]
+mod checks;
+#[cfg(feature = "service")]
+mod clock;
 #[cfg(feature = "yaml")]
 mod file;
+#[cfg(any(feature = "service", feature = "yaml"))]
+mod gateway;
 #[cfg(feature = "log")]
 mod recorded;
+#[cfg(feature = "service")]
+mod response;
 #[cfg(feature = "service")]
 mod service;
 
 #[cfg(feature = "yaml")]
 pub use self::file::{ReadError, read, test_of};
 #[cfg(feature = "log")]
-pub use self::recorded::recorded;
+pub use self::recorded::{Recorded, RecordedError, recorded};
 #[cfg(feature = "service")]
 pub use self::service::{Simulation, TestStore};
 
-pub use tollgate_replay::scenario::{Amount, Expected, Failed, Requests, Row, Test};
+pub use tollgate_core::Micros;
+/// Readers of access logs.
+#[cfg(feature = "log")]
+pub use tollgate_replay::log;
+pub use tollgate_replay::scenario::{Amount, Expected, Failed, Pace, Requests, Row, Sender, Test};

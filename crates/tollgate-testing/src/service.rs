@@ -1,28 +1,28 @@
 //! Runs tests with a service, on tokio's paused clock.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full};
-use tokio::task::{JoinSet, LocalSet, yield_now};
-use tokio::time::{Instant, advance, sleep, sleep_until, timeout};
+use tokio::task::{JoinError, JoinSet, LocalSet};
+use tokio::time::{sleep, timeout};
 use tollgate::MemoryStore;
-use tollgate::feedback::{Feedback, ServerQuota};
-use tollgate::layer::{LimitVerdict, Verdicts};
 use tollgate::store::{Timestamp, TokioClock};
-use tollgate_core::Micros;
-use tollgate_replay::scenario::{
-    Arrival, Arrivals, Failed, Outcome, Requests, START, ShownPolicy, Test, for_client,
-};
+use tollgate_replay::scenario::{Arrival, Arrivals, Failed, Outcome, Requests, START, Test};
 use tower_service::Service;
+
+use crate::checks;
+use crate::clock::Started;
+use crate::response::{is_problem, outcome};
 
 /// A tested service's store, on the simulation's clock.
 pub type TestStore = MemoryStore<TokioClock>;
@@ -37,7 +37,15 @@ pub type TestStore = MemoryStore<TokioClock>;
 ///
 /// The simulation runs in its own tokio runtime with a paused clock, so call it from `#[test]`, not
 /// from `#[tokio::test]`. The service's own sleeps take no real time, either. Requests
-/// arrive with microsecond precision, but tokio's timers round a wait up to a millisecond.
+/// arrive with microsecond precision. The simulated time has these limits:
+///
+/// * tokio's timers round a wait up to a millisecond.
+/// * Only tokio's clock is simulated. `std::time::Instant`, `SystemTime` and calls over a network use
+///   the real time, during which the simulated time may advance.
+/// * While a task runs in `spawn_blocking`, the simulated time does not advance by itself.
+/// * A service whose own tasks pass a request on has 32 turns of the runtime before the time advances
+///   within a millisecond.
+/// * A response, and its body, may take a day each. Then the test fails, or the body is closed.
 ///
 /// # Requests
 ///
@@ -48,11 +56,17 @@ pub type TestStore = MemoryStore<TokioClock>;
 ///
 /// # Outcomes
 ///
-/// [`Feedback`] determines whether a response is a denial: for example, each 429 is. The
-/// policy and its units are from the `RateLimit` headers, and a request passes when its response
-/// starts. With [`expose_verdicts`](tollgate::layer::RateLimitLayerBuilder::expose_verdicts), the
-/// outcomes are exact, because they contain the layer's decisions. A wait then excludes the time that
-/// a handler takes, and the denying policy is certain if there are several.
+/// [`Feedback`](tollgate::feedback::Feedback) determines whether a response is a denial: for example,
+/// each 429 is. So are a layer's problem bodies, such as a 403 for a missing key. If the layer has
+/// [another format](tollgate::layer::RateLimitLayerBuilder::response), add
+/// [`mark_denials`](tollgate::layer::RateLimitLayerBuilder::mark_denials). The policy and its units
+/// are from the `RateLimit` headers, and a request passes when its response starts. With
+/// [`expose_verdicts`](tollgate::layer::RateLimitLayerBuilder::expose_verdicts), they are from
+/// the layer's decisions unless the response contradicts them. A wait then excludes the time that a
+/// handler takes, and the denying policy is certain if there are several.
+///
+/// A test fails if all responses that an expectation is about are 404, 405 or server errors,
+/// because the requests then did not reach a handler. [`Expected::status`] permits them.
 ///
 /// # A limiter without HTTP
 ///
@@ -144,27 +158,36 @@ where
         assert!(report.is_empty(), "{report}");
     }
 
-    /// Runs a test, and returns the expectations that are not met.
+    /// Runs a test, and returns the expectations that are not met. The search for a failure's shortest
+    /// history takes about three seconds at most.
     ///
     /// # Panics
-    /// The test has no requests, a method, path or header is invalid, or the service returns an
-    /// error instead of a response.
+    /// The test has no requests or no expectations, a method, path or header is invalid, a field only
+    /// applies to the gateway, or the service panics or returns an error instead of a response.
     #[track_caller]
     pub fn check(&self, test: &Test) -> Vec<Failed> {
-        assert!(
-            !test.requests.is_empty(),
-            "{}: it has no requests, so it shows nothing",
-            test.name
-        );
-        match test.run(|arrivals| self.outcomes(arrivals)) {
-            Ok((_, failures)) => failures,
+        if let Err(error) = checks::valid(test) {
+            panic!("{}: {error}", test.name);
+        }
+        let unreached = RefCell::new(None);
+        let run = |arrivals: Arrivals<'_>| {
+            let outcomes = self.outcomes(arrivals)?;
+            // Only the first run has all requests.
+            unreached.borrow_mut().get_or_insert_with(|| checks::unreached(test, &outcomes));
+            Ok::<_, String>(outcomes)
+        };
+        match test.run(Some(PATIENCE), run) {
+            Ok((_, failures)) => {
+                let unreached = unreached.take().unwrap_or_default();
+                unreached.into_iter().chain(failures).collect()
+            }
             Err(error) => panic!("{}: {error}", test.name),
         }
     }
 
     fn outcomes(&self, arrivals: Arrivals<'_>) -> Result<Vec<Outcome>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
+            .enable_all()
             .start_paused(true)
             .build()
             .map_err(|error| error.to_string())?;
@@ -176,6 +199,7 @@ where
         let store = MemoryStore::builder().clock(TokioClock::at(START)).build();
         let service = (self.create)(store);
         let (mut outcomes, mut running) = (Vec::new(), JoinSet::new());
+        let mut senders = HashMap::new();
         loop {
             let next = arrivals.next_at();
             if next.is_none() && running.is_empty() {
@@ -183,13 +207,16 @@ where
             }
             tokio::select! {
                 biased;
-                Some(done) = running.join_next() => {
-                    let outcome: Outcome = done.map_err(|error| error.to_string())??;
-                    arrivals.answered(&outcome);
+                Some(done) = running.join_next_with_id() => {
+                    let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+                    let sender = senders.remove(&id).unwrap_or_default();
+                    let (_, done) = done.map_err(|error| panicked(sender, error))?;
+                    let (outcome, ended): (Outcome, Timestamp) = done?;
+                    arrivals.answered_at(&outcome.arrival, ended);
                     let number = outcome.arrival.number as usize;
                     outcomes[number] = outcome;
                 }
-                () = started.sleep_until(next), if next.is_some() => {
+                () = started.sleep_until(next) => {
                     let Some(arrival) = arrivals.next() else { continue };
                     // A shortened history retains the numbers of the original run.
                     let arrival = Arrival { number: outcomes.len() as u64, ..arrival };
@@ -199,49 +226,26 @@ where
                     outcomes.push(Outcome::unlimited(arrival, 0));
                     let takes = requests.takes.into();
                     let call = call(service.clone(), request, arrival, takes, started.clone());
-                    started.sent.set(started.sent.get() + 1);
-                    running.spawn_local(call);
+                    started.sends();
+                    senders.insert(running.spawn_local(call).id(), arrival.sender);
                 }
             }
         }
     }
 }
 
-/// How many requests were sent, and how many have reached the service.
-#[derive(Clone, Debug)]
-struct Started {
-    sent: Rc<Cell<u64>>,
-    reached: Rc<Cell<u64>>,
-    start: Instant,
-}
+/// The longest search for a shorter history, in real time.
+const PATIENCE: Duration = Duration::from_secs(3);
 
-impl Default for Started {
-    fn default() -> Self {
-        Self { sent: Rc::default(), reached: Rc::default(), start: Instant::now() }
-    }
-}
-
-impl Started {
-    fn now(&self) -> Timestamp {
-        START + Micros::from(self.start.elapsed())
-    }
-
-    /// Sleeps until a request arrives. Requests that arrived earlier reach the service before.
-    async fn sleep_until(&self, at: Option<Timestamp>) {
-        let Some(at) = at else { return };
-        if at <= self.now() {
-            return;
-        }
-        while self.reached.get() < self.sent.get() {
-            yield_now().await;
-        }
-        // A timer has a precision of milliseconds. It also waits until all tasks are idle.
-        let after = at.since(START).get();
-        sleep_until(self.start + Duration::from_millis(after / 1_000)).await;
-        let now = self.now();
-        if at > now {
-            advance(at.since(now).into()).await;
-        }
+/// Names the request whose service has panicked.
+fn panicked(sender: u32, error: JoinError) -> String {
+    let text = |panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    };
+    match error.try_into_panic() {
+        Ok(panic) => format!("requests[{sender}]: the service panicked: {}", text(panic)),
+        Err(error) => format!("requests[{sender}]: {error}"),
     }
 }
 
@@ -249,13 +253,13 @@ impl Started {
 /// The test describes no valid request.
 fn request(requests: &Requests, arrival: &Arrival) -> Result<Request<Full<Bytes>>, String> {
     let client = arrival.client;
-    let path = for_client(&requests.path, client);
+    let path = requests.for_client(&requests.path, client);
     let mut request = Request::builder().method(requests.method.as_str()).uri(&*path);
     if let Some(host) = &requests.host {
         request = request.header(http::header::HOST, host);
     }
     for (name, value) in &requests.headers {
-        request = request.header(name, &*for_client(value, client));
+        request = request.header(name, &*requests.for_client(value, client));
     }
     request
         .extension(SocketAddr::new(requests.address(client), 50_000))
@@ -263,20 +267,20 @@ fn request(requests: &Requests, arrival: &Arrival) -> Result<Request<Full<Bytes>
         .map_err(|error| format!("requests[{}]: {error}", arrival.sender))
 }
 
-/// Calls the service, and reads the response.
+/// Calls the service, and reads the response. Returns when it ended.
 async fn call<S, B>(
     mut service: S,
     request: Request<Full<Bytes>>,
     arrival: Arrival,
     takes: Duration,
     started: Started,
-) -> Result<Outcome, String>
+) -> Result<(Outcome, Timestamp), String>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>>,
     S::Error: fmt::Debug,
     B: Body,
 {
-    started.reached.set(started.reached.get() + 1);
+    started.reaches();
     let failed = |error| format!("requests[{}]: the service failed: {error:?}", arrival.sender);
     let response = timeout(LONGEST, async {
         poll_fn(|context| service.poll_ready(context)).await?;
@@ -284,51 +288,32 @@ where
     });
     let late = |_| format!("requests[{}]: no response within a day", arrival.sender);
     let response = response.await.map_err(late)?.map_err(failed)?;
-    let outcome = outcome(arrival, &response, started.now());
+    let (head, body) = response.into_parts();
+    let responded = started.now();
+    let mut body = std::pin::pin!(body);
+    let mut problem = Vec::new();
+    // An endless response is closed.
+    if is_problem(&head) {
+        let read = async {
+            while let Some(Ok(frame)) = body.frame().await {
+                let Ok(mut data) = frame.into_data() else { continue };
+                let rest = PROBLEM.saturating_sub(problem.len()).min(data.remaining());
+                problem.extend_from_slice(&data.copy_to_bytes(rest));
+            }
+        };
+        let _ = timeout(LONGEST, read).await;
+    }
+    let outcome = outcome(arrival, &head, &problem, responded);
     if outcome.is_allowed {
         sleep(takes).await;
     }
-    let mut body = std::pin::pin!(response.into_body());
     let read = async { while let Some(Ok(_)) = body.frame().await {} };
-    // An endless response is closed.
     let _ = timeout(LONGEST, read).await;
-    Ok(outcome)
+    Ok((outcome, started.now()))
 }
+
+/// A layer's own problem bodies are shorter.
+const PROBLEM: usize = 16 << 10;
 
 /// Nothing else happens while a test waits for a response, so the simulated time would stop.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-
-fn outcome<B>(arrival: Arrival, response: &Response<B>, now: Timestamp) -> Outcome {
-    let (status, headers) = (response.status(), response.headers());
-    let mut outcome = Outcome::unlimited(arrival, status.as_u16());
-    outcome.wait = now.since(arrival.at);
-    if let Some(verdicts) = response.extensions().get::<Verdicts>() {
-        let enforced = || verdicts.iter().filter(|it| !it.is_shadow() && !it.is_soft());
-        outcome.is_allowed = enforced().all(|it| !it.is_exceeded());
-        let passed = |it: &LimitVerdict| it.decided_at() + it.decision().delay();
-        if let (true, Some(at)) = (outcome.is_allowed, enforced().map(passed).max()) {
-            outcome.wait = at.since(arrival.at);
-        }
-        return outcome.decided_by(enforced().map(|it| (it.policy(), it.decision())));
-    }
-    let feedback = Feedback::read(status, headers, SystemTime::UNIX_EPOCH);
-    outcome.is_allowed = !feedback.is_denial();
-    let shown = |quota: &ServerQuota| {
-        let (name, limit, remaining) = (quota.name().into(), quota.limit()?, quota.remaining()?);
-        Some((quota.resets_after(), ShownPolicy { name, limit, remaining }))
-    };
-    let tighter = |one: &ShownPolicy, other: &ShownPolicy| {
-        let product =
-            |a: &ShownPolicy, b: &ShownPolicy| u128::from(a.remaining) * u128::from(b.limit);
-        product(one, other).cmp(&product(other, one))
-    };
-    let tightest = feedback
-        .quotas()
-        .iter()
-        .filter_map(shown)
-        .min_by(|one, other| tighter(&one.1, &other.1).then_with(|| other.0.cmp(&one.0)));
-    outcome.policy = tightest.map(|(_, policy)| policy);
-    let pause = feedback.pause_at_most(Duration::MAX).filter(|_| feedback.is_denial());
-    outcome.retry_after = pause.map(|pause| pause.duration().into());
-    outcome
-}

@@ -200,5 +200,6 @@ fn run_test(
         return Err(Ok(error.to_owned()));
     }
     let simulation = Simulation { plan, happenings, replicas };
-    test_of(test, file.seed).run(|arrivals| simulation.run(arrivals)).map_err(in_words)
+    let test = test_of(test, file.seed).map_err(Ok)?;
+    test.run(None, |arrivals| simulation.run(arrivals)).map_err(in_words)
 }

@@ -25,7 +25,7 @@ pub(super) struct Tested {
 /// A test that cannot run.
 pub(super) fn unfit(why: String) -> Failed {
     let (about, expected) = ("the test".to_owned(), "to fit the limits".to_owned());
-    Failed { about, expected, got: why, rows: Vec::new() }
+    Failed { about, expected, got: why, rows: Vec::new(), may_be_shorter: false }
 }
 
 impl Report {

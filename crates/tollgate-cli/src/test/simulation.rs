@@ -9,7 +9,7 @@ use tollgate::store::{Micros, Outcome as Decided, StoreError, Timestamp};
 use tollgate_config::plan::{FaultAt, Plan, StorePlan};
 use tollgate_engine::{Charges, Limits};
 use tollgate_replay::log::Record;
-use tollgate_replay::scenario::{Arrival, Arrivals, Outcome, Requests, START, for_client};
+use tollgate_replay::scenario::{Arrival, Arrivals, Outcome, Requests, START};
 use tollgate_replay::{Answer, Bounds, Fault, Fleet, Resolved};
 
 use crate::replay::{Decided as Decision, Recorded};
@@ -134,10 +134,11 @@ impl Simulation<'_> {
         requests: &Requests,
         arrival: Arrival,
     ) -> Result<Outcome, StoreError> {
-        let path = for_client(&requests.path, arrival.client);
-        let user = requests.user.as_ref().map(|user| for_client(user, arrival.client));
+        let path = requests.for_client(&requests.path, arrival.client);
+        let user = requests.user.as_ref().map(|user| requests.for_client(user, arrival.client));
         let headers = requests.headers.iter();
-        let headers = headers.map(|(name, value)| (name, for_client(value, arrival.client)));
+        let headers =
+            headers.map(|(name, value)| (name, requests.for_client(value, arrival.client)));
         let headers: Vec<_> = headers.collect();
         let record = Record {
             file: "",

@@ -149,7 +149,12 @@ fn expectations_are_checked() {
         ("count: 6", "allowed: at least 6", Some("expected at least 6 allowed, got 5 allowed")),
         ("count: 6", "denied: 0", Some("expected 0 denied, got 1 denied")),
         ("count: 6, clients: 3", "allowedPerClient: 5", None),
-        ("count: 6, clients: 3", "allowedPerClient: at most 4", Some("got 5 allowed for client 1")),
+        ("user: ann, count: 3", "allowedPerClient: 2", Some("got 3 allowed for user ann")),
+        (
+            "count: 6, clients: 3",
+            "allowedPerClient: at most 4",
+            Some("got 5 allowed for 203.0.113.1"),
+        ),
         ("count: 5", "remaining: 0", None),
         ("count: 4", "remaining: 0", Some("expected 0 remaining, got 1")),
         ("count: 6, every: 1s", "retryAfter: 55s, policy: login", None),
@@ -275,6 +280,16 @@ fn invalid_tests_name_their_cure() {
         ("  - {name: a, requests: [{expect: {allowed: 5 to 4}}]}\n", "4 to 5"),
         ("  - {name: a, requests: [{}], faults: [{at: 1s}]}\n", "faults[0] does nothing"),
         ("  - {name: a}\n", "it has no `requests` and no `worst`"),
+        ("  - {name: a, requests: [{}]}\n", "it has no `expect`"),
+        (
+            "  - {name: a, requests: [{for: 1s, expect: {allowed: 1}}]}\n",
+            "add `every`, `rate` or `think`",
+        ),
+        (
+            "  - {name: a, requests: [{for: 1s, think: 0s, expect: {allowed: 1}}]}\n",
+            "more than 10000 requests of a client at the same instant",
+        ),
+        ("  - {name: a, requests: [{}], expect: {retryAfter: 1500ms}}\n", "write `2s`"),
         (
             "  - {name: a, requests: [{}], faults: [{at: 1s, storeLost: 1s}]}\n",
             "the limits have `store: memory`",

@@ -1,17 +1,19 @@
 //! A test run's requests.
 
+use std::cell::Cell;
 use std::iter::Peekable;
 use std::slice;
 
 use tollgate_core::{Micros, Timestamp};
 
-use super::{Arrival, Outcome, Requests, Schedule};
+use super::{Arrival, Endless, Outcome, Requests, Schedule};
 
 /// The requests that arrive in a run: an entire schedule, or only some of its requests.
 #[derive(Clone, Debug)]
 pub struct Arrivals<'a> {
     requests: &'a [Requests],
     source: Source<'a>,
+    endless: Option<&'a Cell<Option<Endless>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -21,15 +23,20 @@ enum Source<'a> {
 }
 
 impl<'a> Arrivals<'a> {
-    /// All requests.
-    pub(super) fn all(requests: &'a [Requests], seed: u64) -> Self {
+    /// All requests. If there are too many, `endless` becomes the reason.
+    pub(super) fn all(
+        requests: &'a [Requests],
+        seed: u64,
+        endless: &'a Cell<Option<Endless>>,
+    ) -> Self {
         let senders = requests.iter().map(|requests| requests.sender.clone()).collect();
-        Self { requests, source: Source::Schedule(Schedule::new(senders, seed)) }
+        let source = Source::Schedule(Schedule::new(senders, seed));
+        Self { requests, source, endless: Some(endless) }
     }
 
     /// Only these requests, with the times that they had.
     pub(super) fn only(requests: &'a [Requests], history: &'a [Arrival]) -> Self {
-        Self { requests, source: Source::History(history.iter().peekable()) }
+        Self { requests, source: Source::History(history.iter().peekable()), endless: None }
     }
 
     /// Returns when the next request arrives. A further answer may cause an earlier request.
@@ -46,12 +53,17 @@ impl<'a> Arrivals<'a> {
         &self.requests[arrival.sender as usize]
     }
 
-    /// Tells when a request was answered, on which a client's next request may depend.
+    /// Tells that a simulated target answered a request, on which a client's next request may depend.
     pub fn answered(&mut self, outcome: &Outcome) {
         let takes = self.requests(&outcome.arrival).takes;
         let takes = if outcome.is_allowed { takes } else { Micros::ZERO };
+        self.answered_at(&outcome.arrival, outcome.passed_at() + takes);
+    }
+
+    /// Tells when a request's response ended.
+    pub fn answered_at(&mut self, arrival: &Arrival, at: Timestamp) {
         if let Source::Schedule(schedule) = &mut self.source {
-            schedule.answered(&outcome.arrival, outcome.passed_at() + takes);
+            schedule.answered(arrival, at);
         }
     }
 }
@@ -61,7 +73,13 @@ impl Iterator for Arrivals<'_> {
 
     fn next(&mut self) -> Option<Arrival> {
         match &mut self.source {
-            Source::Schedule(schedule) => schedule.next(),
+            Source::Schedule(schedule) => {
+                let next = schedule.next();
+                if let Some(endless) = self.endless {
+                    endless.set(schedule.endless());
+                }
+                next
+            }
             Source::History(history) => history.next().copied(),
         }
     }

@@ -6,7 +6,7 @@ use std::ops::{RangeFrom, RangeInclusive, RangeToInclusive};
 
 use tollgate_core::{Micros, Timestamp};
 
-use super::{Outcome, Seconds};
+use super::{Arrival, Outcome, Requests, Seconds};
 
 /// An expectation of some requests.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub enum Expected {
     Allowed(Amount),
     /// So many requests are denied.
     Denied(Amount),
-    /// So many requests of each client pass.
+    /// So many requests of each client, which is a user or an address, pass.
     AllowedPerClient(Amount),
     /// This policy denies every denied request.
     Policy(String),
@@ -103,7 +103,8 @@ impl Expected {
         Self::Denied(amount.into())
     }
 
-    /// So many requests of each client pass.
+    /// So many requests of each client pass. Requests with the same user are of the same client.
+    /// Without users, requests from the same address are.
     #[must_use]
     pub fn allowed_per_client(amount: impl Into<Amount>) -> Self {
         Self::AllowedPerClient(amount.into())
@@ -162,11 +163,16 @@ pub struct Failure {
 }
 
 impl Expectation {
-    /// Checks the outcomes, which are in the order of arrival.
+    /// Checks the outcomes, which are in the order of arrival. `requests` are all senders' requests,
+    /// and name the callers: the same user or address is the same client for all senders.
     ///
     /// # Errors
     /// The first failure.
-    pub fn check(&self, outcomes: &[Outcome]) -> Result<(), Failure> {
+    pub fn check(&self, requests: &[Requests], outcomes: &[Outcome]) -> Result<(), Failure> {
+        let caller = |outcome: &Outcome| {
+            let Arrival { sender, client, .. } = outcome.arrival;
+            requests[sender as usize].caller(client)
+        };
         let is_meant = |outcome: &Outcome| match self.scope {
             Scope::All => true,
             Scope::Sender(sender) => outcome.arrival.sender == sender,
@@ -188,14 +194,13 @@ impl Expectation {
             Expected::AllowedPerClient(range) => {
                 let mut clients = HashMap::<_, (Vec<_>, Vec<_>)>::new();
                 for (at, outcome) in all() {
-                    let key = (outcome.arrival.sender, outcome.arrival.client);
-                    let (allowed, denied) = clients.entry(key).or_default();
+                    let (allowed, denied) = clients.entry(caller(outcome)).or_default();
                     (if outcome.is_allowed { allowed } else { denied }).push((at, outcome));
                 }
                 let mut clients: Vec<_> = clients.into_iter().collect();
-                clients.sort_unstable_by_key(|(client, _)| *client);
-                clients.into_iter().try_for_each(|((_, client), (allowed, denied))| {
-                    let what = format!("allowed for client {}", client + 1);
+                clients.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+                clients.into_iter().try_for_each(|(client, (allowed, denied))| {
+                    let what = format!("allowed for {client}");
                     self.count(range, allowed.into_iter(), denied.into_iter(), &what)
                 })
             }
@@ -232,8 +237,7 @@ impl Expectation {
             },
             Expected::Never { more_than, window, per_client } => {
                 let passed = allowed().map(|(at, outcome)| {
-                    let client = (outcome.arrival.sender, outcome.arrival.client);
-                    (outcome.passed_at(), per_client.then_some(client), at)
+                    (outcome.passed_at(), per_client.then(|| caller(outcome)), at)
                 });
                 match exceeded(passed, *more_than, *window) {
                     Some((at, first)) => {

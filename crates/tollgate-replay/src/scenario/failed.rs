@@ -5,8 +5,7 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 use tollgate_core::Micros;
 
-use super::requests::for_client;
-use super::{Outcome, Requests, START};
+use super::{Caller, Outcome, Requests, START};
 use crate::html;
 
 /// An expectation that is not met, with the shortest history that shows it. It is displayed as a
@@ -22,6 +21,9 @@ pub struct Failed {
     /// The history.
     #[serde(rename = "history")]
     pub rows: Vec<Row>,
+    /// Whether the search for the shortest history was aborted, so a shorter one may exist.
+    #[serde(skip)]
+    pub may_be_shorter: bool,
 }
 
 /// Similar requests one after another.
@@ -72,12 +74,14 @@ impl Row {
         let (first, last) = (&alike[0], &alike[alike.len() - 1]);
         let requests = &requests[first.arrival.sender as usize];
         let number = first.arrival.client;
-        let client = match (&requests.user, requests.headers.first()) {
-            (Some(user), _) => format!("user {}", for_client(user, number)),
-            (None, Some((name, value))) => format!("{name}: {}", for_client(value, number)),
-            (None, None) => requests.address(number).to_string(),
+        let client = match (requests.caller(number), requests.headers.first()) {
+            // A log's headers may contain credentials.
+            (Caller::Address(_), Some((name, value))) if !requests.is_recorded => {
+                format!("{name}: {}", requests.for_client(value, number))
+            }
+            (caller, _) => caller.to_string(),
         };
-        let path = for_client(&requests.path, number);
+        let path = requests.for_client(&requests.path, number);
         let request = format!("{} {path} of {client}", requests.method);
         let at = |outcome: &Outcome| Seconds(outcome.arrival.at.since(START)).to_string();
         let (from, to) = (at(first), at(last));
@@ -113,6 +117,9 @@ fn got(outcome: &Outcome) -> String {
 
 fn why(outcome: &Outcome) -> String {
     let Some(policy) = &outcome.policy else {
+        if !outcome.sees_limits {
+            return String::new();
+        }
         return match (outcome.is_allowed, outcome.status) {
             (true, _) => "no limit decides".to_owned(),
             (false, 503) => "the store is lost".to_owned(),
@@ -130,16 +137,22 @@ fn why(outcome: &Outcome) -> String {
 impl Failed {
     /// Adds the failure to an HTML page. `name` is the test's name.
     pub fn html(&self, out: &mut String, name: &str) {
-        let Self { about, expected, got, rows } = self;
+        let Self { about, expected, got, rows, may_be_shorter } = self;
         let title = format!("{name}: {about}: expected {expected}, got {got}");
         let rows: Vec<_> = rows.iter().map(|row| row.cells().map(String::clone)).collect();
         html::table(out, &title, &HEADING, None, &rows);
+        if *may_be_shorter {
+            let _ = writeln!(out, "<p>{LONGER}</p>");
+        }
     }
 }
 
+/// For an aborted search.
+const LONGER: &str = "The search took too long, so a shorter history may show this, too.";
+
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { about, expected, got, rows } = self;
+        let Self { about, expected, got, rows, may_be_shorter } = self;
         writeln!(f, "      {about}: expected {expected}, got {got}")?;
         if rows.is_empty() {
             return Ok(());
@@ -156,6 +169,9 @@ impl fmt::Display for Failed {
                 write!(line, "{:width$}  ", row[*column])?;
             }
             writeln!(f, "{}", line.trim_end())?;
+        }
+        if *may_be_shorter {
+            writeln!(f, "      {LONGER}")?;
         }
         Ok(())
     }

@@ -24,8 +24,8 @@ pub use self::arrivals::Arrivals;
 pub use self::expect::{Amount, Expectation, Expected, Failure, Scope};
 pub use self::failed::{Failed, Row, Seconds};
 pub use self::outcome::{Outcome, ShownPolicy};
-pub use self::requests::{Requests, Test, for_client};
-pub use self::schedule::{Arrival, Pace, Schedule, Sender};
+pub use self::requests::{Caller, Requests, Test};
+pub use self::schedule::{Arrival, Endless, Pace, Schedule, Sender};
 pub use self::shrink::shortest;
 
 use tollgate_core::Timestamp;

@@ -22,6 +22,9 @@ pub struct Outcome {
     pub policy: Option<ShownPolicy>,
     /// When the request would have been allowed, if it was denied.
     pub retry_after: Option<Micros>,
+    /// Whether the simulation sees each limit's decision. Otherwise a missing policy does not mean
+    /// that no limit decided.
+    pub sees_limits: bool,
 }
 
 /// The policy that an answer shows.
@@ -40,7 +43,7 @@ impl Outcome {
     #[must_use]
     pub const fn unlimited(arrival: Arrival, status: u16) -> Self {
         let (wait, policy, retry_after) = (Micros::ZERO, None, None);
-        Self { arrival, is_allowed: true, status, wait, policy, retry_after }
+        Self { arrival, is_allowed: true, status, wait, policy, retry_after, sees_limits: true }
     }
 
     /// Adds the policy that restricts the client the most. `enforced` contains each enforced
@@ -63,7 +66,7 @@ impl Outcome {
         if let Some((policy, decision)) = tightest {
             let (limit, remaining) = (policy.capacity(), decision.remaining);
             self.policy = Some(ShownPolicy { name: policy.name().into(), limit, remaining });
-            self.retry_after = decision.retry_after();
+            self.retry_after = of((policy, decision)).wait();
         }
         self
     }

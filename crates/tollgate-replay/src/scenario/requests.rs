@@ -1,12 +1,15 @@
 //! A test: its requests and their expected outcomes.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
 
 use tollgate_core::Micros;
 
-use super::{Arrival, Arrivals, Expectation, Expected, Failed, Outcome, Pace, Scope, Sender};
-use super::{Row, shortest};
+use super::{Arrival, Arrivals, Endless, Expectation, Expected, Failed, Outcome, Pace, Scope};
+use super::{Row, Sender, shortest};
 
 /// Similar requests from one or more clients, by default a single request.
 #[derive(Clone, Debug)]
@@ -37,6 +40,27 @@ pub struct Requests {
     pub sender: Sender,
     /// Expectations for these requests.
     pub expect: Vec<Expected>,
+    /// Whether the request is from a log. `{client}` is then ordinary text, and failures show no
+    /// header, because it may contain credentials.
+    pub is_recorded: bool,
+}
+
+/// A request's sender in expectations per client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Caller<'a> {
+    /// An authenticated user.
+    User(Cow<'a, str>),
+    /// The address, if the request has no user.
+    Address(IpAddr),
+}
+
+impl fmt::Display for Caller<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(user) => write!(f, "user {user}"),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
 }
 
 impl Requests {
@@ -68,8 +92,9 @@ impl Requests {
             answer: 200,
             takes: Micros::ZERO,
             bytes: 0,
-            sender: Sender { at, clients: 1, count: 1, duration, pace },
+            sender: Sender { at, clients: 1, count: None, duration, pace },
             expect: Vec::new(),
+            is_recorded: false,
         }
     }
 
@@ -101,10 +126,11 @@ impl Requests {
         self
     }
 
-    /// Sets how many requests each client sends.
+    /// Sets how many requests each client sends. With [`during`](Self::during), a client stops at
+    /// the limit that it reaches first.
     #[must_use]
     pub const fn count(mut self, count: u64) -> Self {
-        self.sender.count = count;
+        self.sender.count = Some(count);
         self
     }
 
@@ -112,7 +138,7 @@ impl Requests {
     /// [`every`](Self::every), [`at_random`](Self::at_random) and [`think`](Self::think).
     #[must_use]
     pub fn during(mut self, time: impl Into<Micros>) -> Self {
-        (self.sender.duration, self.sender.count) = (Some(time.into()), u64::MAX);
+        self.sender.duration = Some(time.into());
         self
     }
 
@@ -160,16 +186,25 @@ impl Requests {
             IpAddr::V6(first) => IpAddr::V6(u128::from(first).wrapping_add(client.into()).into()),
         }
     }
-}
 
-/// Replaces `{client}` with the client's number plus one: numbers start at 0 here, and at 1 in
-/// texts.
-#[must_use]
-pub fn for_client(text: &str, client: u32) -> Cow<'_, str> {
-    if text.contains("{client}") {
-        Cow::Owned(text.replace("{client}", &(client + 1).to_string()))
-    } else {
-        Cow::Borrowed(text)
+    /// Returns what identifies a client, by its number from 0.
+    #[must_use]
+    pub fn caller(&self, client: u32) -> Caller<'_> {
+        match &self.user {
+            Some(user) => Caller::User(self.for_client(user, client)),
+            None => Caller::Address(self.address(client)),
+        }
+    }
+
+    /// Replaces `{client}` with the client's number plus one: numbers start at 0 here, and at 1 in
+    /// texts.
+    #[must_use]
+    pub fn for_client<'a>(&self, text: &'a str, client: u32) -> Cow<'a, str> {
+        if !self.is_recorded && text.contains("{client}") {
+            Cow::Owned(text.replace("{client}", &(client + 1).to_string()))
+        } else {
+            Cow::Borrowed(text)
+        }
     }
 }
 
@@ -217,28 +252,65 @@ impl Test {
     /// Runs the test. `run` simulates the given requests, and returns their outcomes in arrival
     /// order. It runs again to find the shortest history that shows a failure.
     ///
-    /// Returns how many requests arrived, and the expectations that are not met.
+    /// The search takes at most `patience` of real time. `None` only limits its number of requests.
+    ///
+    /// Returns how many requests arrived, and the expectations that are not met. A test with more
+    /// than [`Sender::MOST`] requests, or more than [`Sender::MOST_AT_ONCE`] simultaneous requests by
+    /// a client, fails.
     ///
     /// # Errors
     /// Same as `run`.
     pub fn run<E>(
         &self,
+        patience: Option<Duration>,
         run: impl Fn(Arrivals<'_>) -> Result<Vec<Outcome>, E>,
     ) -> Result<(usize, Vec<Failed>), E> {
-        let outcomes = run(Arrivals::all(&self.requests, self.seed))?;
+        let endless = Cell::new(None);
+        if let Some(sender) = self.requests.iter().position(|it| it.sender.never_ends()) {
+            return Ok((0, vec![self.endless(Endless::AtOnce(sender as u32))]));
+        }
+        let outcomes = run(Arrivals::all(&self.requests, self.seed, &endless))?;
+        if let Some(endless) = endless.take() {
+            return Ok((outcomes.len(), vec![self.endless(endless)]));
+        }
+        let started = Instant::now();
+        let may_continue = || patience.is_none_or(|patience| started.elapsed() < patience);
         let mut failures = Vec::new();
         for expectation in self.expectations() {
-            let Err(failure) = expectation.check(&outcomes) else { continue };
+            let Err(failure) = expectation.check(&self.requests, &outcomes) else { continue };
             let rerun = |history: &[Arrival]| run(Arrivals::only(&self.requests, history));
-            let history = shortest(&expectation, &failure, &outcomes, rerun)?;
+            let (history, is_complete) =
+                shortest(&expectation, &failure, &self.requests, &outcomes, may_continue, rerun)?;
             let about = match expectation.scope {
                 Scope::All => "all requests".to_owned(),
                 Scope::Sender(sender) => format!("requests[{sender}]"),
             };
             let rows = Row::of(&history, &self.requests, &failure.expected);
-            failures.push(Failed { about, expected: failure.expected, got: failure.got, rows });
+            failures.push(Failed {
+                about,
+                expected: failure.expected,
+                got: failure.got,
+                rows,
+                may_be_shorter: !is_complete,
+            });
         }
         Ok((outcomes.len(), failures))
+    }
+
+    fn endless(&self, endless: Endless) -> Failed {
+        let (about, got) = match endless {
+            Endless::AtOnce(sender) => {
+                let most = Sender::MOST_AT_ONCE;
+                let what = format!("more than {most} requests of a client at the same instant");
+                (format!("requests[{sender}]"), format!("{what}: set the time between them"))
+            }
+            Endless::InTotal => {
+                let what = format!("more than {} requests", Sender::MOST);
+                ("all requests".to_owned(), format!("{what}: describe fewer requests"))
+            }
+        };
+        let expected = "an end".to_owned();
+        Failed { about, expected, got, rows: Vec::new(), may_be_shorter: false }
     }
 
     /// All expectations. Expectations for single senders are first.

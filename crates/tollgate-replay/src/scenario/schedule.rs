@@ -15,8 +15,9 @@ pub struct Sender {
     pub at: Micros,
     /// The number of clients.
     pub clients: u32,
-    /// The number of requests of each client.
-    pub count: u64,
+    /// The number of requests of each client. `None` means one request or, with a duration, any
+    /// number.
+    pub count: Option<u64>,
     /// For how long each client sends requests.
     pub duration: Option<Micros>,
     /// The time between a client's requests.
@@ -32,6 +33,35 @@ pub enum Pace {
     Random(Micros),
     /// This time after each answer.
     Think(Micros),
+}
+
+impl Sender {
+    /// The most requests of all senders.
+    pub const MOST: u64 = 10_000_000;
+    /// The most requests that a client may send at the same instant. A fixed count is not limited.
+    pub const MOST_AT_ONCE: u32 = 10_000;
+
+    const fn most(&self) -> u64 {
+        match (self.count, self.duration) {
+            (Some(count), _) => count,
+            (None, Some(_)) => u64::MAX,
+            (None, None) => 1,
+        }
+    }
+
+    /// Whether the number is unlimited, and all requests arrive at the same instant.
+    pub(super) fn never_ends(&self) -> bool {
+        self.pace == Pace::Every(Micros::ZERO) && self.duration.is_some() && self.count.is_none()
+    }
+}
+
+/// Why a schedule has too many requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endless {
+    /// A client of this sender sends too many requests at the same instant.
+    AtOnce(u32),
+    /// All senders send too many requests.
+    InTotal,
 }
 
 /// A request that arrives.
@@ -53,22 +83,34 @@ pub struct Schedule {
     senders: Vec<Sender>,
     /// Each client's next request: its time, sender and client.
     next: BinaryHeap<Reverse<(Timestamp, u32, u32)>>,
-    /// How many requests each client of each sender has left.
-    left: Vec<Box<[u64]>>,
+    /// The clients of each sender.
+    clients: Vec<Box<[Progress]>>,
     random: Random,
     number: u64,
+    endless: Option<Endless>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// How many requests a client has left.
+    left: u64,
+    /// When its last request arrives, and how many requests arrive then.
+    last: (Timestamp, u32),
 }
 
 impl Schedule {
     /// Creates a schedule. The same seed gives the same random times.
     #[must_use]
     pub fn new(senders: Vec<Sender>, seed: u64) -> Self {
-        let left = |sender: &Sender| vec![sender.count; sender.clients as usize].into();
-        let left = senders.iter().map(left).collect();
+        let clients = |sender: &Sender| {
+            let progress = Progress { left: sender.most(), last: (START, 0) };
+            vec![progress; sender.clients as usize].into()
+        };
+        let clients = senders.iter().map(clients).collect();
         let (next, random) = (BinaryHeap::new(), Random::new(seed));
-        let mut schedule = Self { senders, next, left, random, number: 0 };
+        let mut schedule = Self { senders, next, clients, random, number: 0, endless: None };
         for sender in 0..schedule.senders.len() {
-            let Sender { at, clients, pace, .. } = schedule.senders[sender];
+            let Sender { at, clients, pace, .. } = schedule.senders[sender].clone();
             for client in 0..clients {
                 // Clients that keep the same pace do not arrive together.
                 let offset = match pace {
@@ -94,14 +136,26 @@ impl Schedule {
         }
     }
 
+    /// Returns why the schedule ended early.
+    #[must_use]
+    pub const fn endless(&self) -> Option<Endless> {
+        self.endless
+    }
+
     fn push(&mut self, at: Timestamp, sender: u32, client: u32) {
-        let Sender { at: first, duration, .. } = self.senders[sender as usize];
-        let left = &mut self.left[sender as usize][client as usize];
+        let Sender { at: first, duration, count, .. } = self.senders[sender as usize].clone();
+        let progress = &mut self.clients[sender as usize][client as usize];
         let is_over = duration.is_some_and(|duration| at >= START + first + duration);
-        if *left > 0 && !is_over {
-            *left -= 1;
-            self.next.push(Reverse((at, sender, client)));
+        if progress.left == 0 || is_over {
+            return;
         }
+        progress.left -= 1;
+        let (last, same) = progress.last;
+        progress.last = (at, if last == at { same.saturating_add(1) } else { 1 });
+        if count.is_none() && progress.last.1 > Sender::MOST_AT_ONCE {
+            self.endless = Some(Endless::AtOnce(sender));
+        }
+        self.next.push(Reverse((at, sender, client)));
     }
 }
 
@@ -109,6 +163,12 @@ impl Iterator for Schedule {
     type Item = Arrival;
 
     fn next(&mut self) -> Option<Arrival> {
+        if self.number >= Sender::MOST && !self.next.is_empty() {
+            self.endless = Some(Endless::InTotal);
+        }
+        if self.endless.is_some() {
+            self.next.clear();
+        }
         let Reverse((at, sender, client)) = self.next.pop()?;
         let gap = match self.senders[sender as usize].pace {
             Pace::Every(gap) => Some(gap),
@@ -131,7 +191,7 @@ mod tests {
     const SECOND: Micros = Micros::new(1_000_000);
 
     fn sender(pace: Pace, clients: u32, count: u64) -> Sender {
-        Sender { at: SECOND, clients, count, duration: None, pace }
+        Sender { at: SECOND, clients, count: Some(count), duration: None, pace }
     }
 
     fn times(schedule: Schedule) -> Vec<(u64, u32, u32)> {
@@ -151,9 +211,27 @@ mod tests {
     #[test]
     fn duration_excludes_its_end() {
         let every = Pace::Every(SECOND);
-        let sender =
-            Sender { duration: Some(Micros::new(3_000_000)), ..sender(every, 1, u64::MAX) };
-        assert_eq!(times(Schedule::new(vec![sender], 1)), [(1, 0, 0), (2, 0, 0), (3, 0, 0)]);
+        let duration = Some(Micros::new(3_000_000));
+        let sender = Sender { duration, count: None, ..sender(every, 1, 1) };
+        assert_eq!(
+            times(Schedule::new(vec![sender.clone()], 1)),
+            [(1, 0, 0), (2, 0, 0), (3, 0, 0)]
+        );
+        let few = Sender { count: Some(2), ..sender };
+        assert_eq!(times(Schedule::new(vec![few], 1)), [(1, 0, 0), (2, 0, 0)]);
+    }
+
+    #[test]
+    fn requests_at_one_instant_are_bounded() {
+        let pace = Pace::Think(Micros::ZERO);
+        let sender = Sender { duration: Some(SECOND), count: None, ..sender(pace, 1, 1) };
+        let mut schedule = Schedule::new(vec![sender], 1);
+        let mut number = 0;
+        while let Some(arrival) = schedule.next() {
+            schedule.answered(&arrival, arrival.at);
+            number += 1;
+        }
+        assert_eq!((number, schedule.endless()), (Sender::MOST_AT_ONCE, Some(Endless::AtOnce(0))));
     }
 
     #[test]

@@ -60,7 +60,7 @@ section! {
         default at: Time = "0s",
         /// The number of requests of each client. Default: 1.
         optional count: Whole<1, 100_000_000>,
-        /// For how long each client sends requests.
+        /// For how long each client sends requests. Needs `every`, `rate` or `think`.
         optional duration as "for": Time,
         /// The time between two requests of a client. Default: all arrive at the same instant.
         optional every: Time,
@@ -86,13 +86,13 @@ section! {
         optional allowed: format::Amount,
         /// How many requests are denied.
         optional denied: format::Amount,
-        /// How many requests of each client pass.
+        /// How many requests of each client pass. A client is a user or, without users, an address.
         optional allowed_per_client: format::Amount,
         /// The policy that denies first, for every denied request.
         optional policy: format::Text,
         /// The units that the last request leaves under the tightest policy.
         optional remaining: Count,
-        /// The seconds in the first denial's Retry-After, as a duration.
+        /// The first denial's Retry-After: a duration in whole seconds.
         optional retry_after: Time,
         /// The longest time that a request may wait before it passes.
         optional max_wait: Time,

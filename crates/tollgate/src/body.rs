@@ -63,8 +63,12 @@ impl<B> Body<B> {
 
 impl<B: http_body::Body> Body<B> {
     pub(crate) fn holding(body: B, mut in_flight: InFlight) -> Self {
-        if in_flight.is_held() && body.is_end_stream() {
-            in_flight = InFlight(None);
+        if let Some(hold) = &in_flight.0 {
+            if body.is_end_stream() {
+                in_flight = InFlight(None);
+            } else if let Some(length) = body.size_hint().exact() {
+                hold.expect(length);
+            }
         }
         Self { kind: BodyKind::Inner { body, in_flight } }
     }
@@ -132,6 +136,9 @@ pub struct InFlight(Option<Arc<dyn Hold>>);
 
 /// State that a response body holds until its last frame.
 pub(crate) trait Hold: Send + Sync {
+    /// The complete body has this length.
+    fn expect(&self, _length: u64) {}
+
     /// The body sends this data.
     fn data(&self, _data: &[u8]) {}
 

@@ -374,10 +374,12 @@ impl Limit {
     /// body. The response forgives if both `head` and `body` return `true`.
     ///
     /// The layer calls `body` with the complete body if `head` returns `true`. This delays no bytes,
-    /// because the layer copies the body while the client receives it, and forgives after the last
-    /// frame. A response does not forgive if its body is empty, is longer than 16 KiB, has a
-    /// `Content-Encoding`, fails, or is dropped before its end. The response's headers do not include
-    /// the forgiveness.
+    /// because the layer copies the body while the client receives it, and forgives with the last
+    /// byte if the body's length is known (`Content-Length` or an exact size hint), otherwise with
+    /// the last frame. A response does not forgive if its body is empty, is longer than 16 KiB, has a
+    /// `Content-Encoding`, fails earlier, or is dropped earlier. Bodies of type `Full<Bytes>` and
+    /// `Bytes` are complete when the service returns them, so they forgive even if the response is
+    /// dropped. The response's headers do not include the forgiveness.
     ///
     /// A [body type of your own](crate::body::HoldPermits) must show its frames to
     /// [`InFlight::sends`](crate::body::InFlight::sends).

@@ -1,13 +1,15 @@
 //! Keys of several parts, and accounts in the body.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::thread;
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use tokio::task::JoinSet;
 
 use crate::overriding::succeed;
-use crate::support::{Answer, Client, Gateway, Upstream};
+
+use crate::support::{Answer, Client, Gateway, RawHttp2, Upstream};
 
 /// The limits of docs/how-to/login.md.
 fn login() -> String {
@@ -164,6 +166,43 @@ async fn body_shows_the_success() {
     }
     for expected in [200, 200, 200, 429] {
         assert_eq!(post(&client, &guess("ann", "wrong")).await.status, expected);
+    }
+}
+
+/// An upstream with HTTP/2 that answers all logins with success. It sends a stream's last frame, which
+/// is empty, after the client has received the complete body.
+fn upstream_without_end() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let mut http2 = RawHttp2::of_server(stream);
+                let mut open = None;
+                while let Some(stream) = http2.next_request() {
+                    if let Some(open) = open.replace(stream) {
+                        http2.data(open, b"", true);
+                    }
+                    http2.headers(stream, &[(":status", "200"), ("content-length", "12")], false);
+                    http2.data(stream, b"{\"ok\": ", false);
+                    http2.data(stream, b"true}", false);
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn body_is_complete_before_its_stream() {
+    let address = upstream_without_end();
+    let target = format!("target: {{url: 'http://{address}', protocol: http2}}\n");
+    let gateway = Gateway::start(&format!("{target}{}", documented(2)));
+    let client = Client::new(gateway.address);
+    for _ in 0..3 {
+        let answer = post(&client, &guess("ann", "right")).await;
+        assert_eq!(answer.body, "{\"ok\": true}");
+        assert_eq!(answer.header("x-ratelimit-remaining"), "4");
     }
 }
 

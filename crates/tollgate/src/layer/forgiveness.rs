@@ -35,7 +35,8 @@ pub(super) fn by_body<B>(
     if conditions.is_empty() || !is_readable(head.headers) {
         return permits;
     }
-    let (open, read) = (Arc::clone(open), Mutex::new(Some(Vec::new())));
+    let copy = BodyCopy { bytes: Vec::new(), length: content_length(head.headers) };
+    let (open, read) = (Arc::clone(open), Mutex::new(Some(copy)));
     InFlight::until_dropped(BodyReader { _permits: permits, open, conditions, read })
 }
 
@@ -43,9 +44,12 @@ type Conditions = SmallVec<[(Policy, Arc<OnBody>); 1]>;
 
 /// Whether the body may be short and is not compressed.
 fn is_readable(headers: &HeaderMap) -> bool {
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    length.is_none_or(|length: usize| length <= MOST_BYTES)
+    content_length(headers).is_none_or(|length| length <= MOST_BYTES as u64)
         && headers.get_all(CONTENT_ENCODING).iter().all(|coding| coding == "identity")
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Copies a body while it is sent, and forgives when it is complete.
@@ -54,22 +58,45 @@ struct BodyReader {
     open: Arc<Open>,
     conditions: Conditions,
     /// `None` for a body that is too long, and after its end.
-    read: Mutex<Option<Vec<u8>>>,
+    read: Mutex<Option<BodyCopy>>,
+}
+
+struct BodyCopy {
+    bytes: Vec<u8>,
+    /// The complete body's length, if it is known. A server with HTTP/1 stops reading a body after
+    /// this many bytes, so it may never see the end.
+    length: Option<u64>,
 }
 
 impl Hold for BodyReader {
+    fn expect(&self, length: u64) {
+        if let Some(copy) = &mut *self.read.lock() {
+            copy.length.get_or_insert(length);
+        }
+    }
+
     fn data(&self, data: &[u8]) {
-        let mut read = self.read.lock();
-        match &mut *read {
-            Some(bytes) if bytes.len() + data.len() <= MOST_BYTES => bytes.extend_from_slice(data),
-            read => *read = None,
+        let is_complete = {
+            let mut read = self.read.lock();
+            let Some(copy) = &mut *read else { return };
+            if copy.bytes.len() + data.len() > MOST_BYTES {
+                *read = None;
+                return;
+            }
+            copy.bytes.extend_from_slice(data);
+            copy.length == Some(copy.bytes.len() as u64)
+        };
+        if is_complete {
+            self.complete();
         }
     }
 
     fn complete(&self) {
-        let Some(body) = self.read.lock().take().filter(|body| !body.is_empty()) else { return };
+        let Some(copy) = self.read.lock().take().filter(|copy| !copy.bytes.is_empty()) else {
+            return;
+        };
         for (policy, condition) in &self.conditions {
-            if !condition(&body) {
+            if !condition(&copy.bytes) {
                 continue;
             }
             self.open.settle(|charge| charge.is_of(policy.name()).then_some(Correction::Forgive));

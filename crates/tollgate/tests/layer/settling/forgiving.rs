@@ -1,11 +1,13 @@
 //! `forgive_on_body`: a success that only the response's body shows.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -117,6 +119,81 @@ async fn incomplete_bodies_do_not_forgive() {
         drop(body);
         assert_eq!(left(&store, &logins()).await, 4, "fails: {fails}");
     }
+}
+
+/// The body's stream remains open after the last byte, because HTTP/2 may send the end in a separate
+/// frame. Servers with HTTP/1 stop reading after the known length.
+#[tokio::test]
+async fn known_length_completes_body() {
+    const TOLD: &[&str] = &["{\"ok\"", ": true}"];
+    for (header, hint, expected) in [
+        (Some("12"), SizeHint::new(), 5),
+        (None, SizeHint::with_exact(12), 5),
+        (Some("12"), SizeHint::with_exact(13), 5),
+        (Some("13"), SizeHint::new(), 4),
+        (None, SizeHint::new(), 4),
+    ] {
+        let (_, store) = memory();
+        let limits = [forgiving(Limit::global(logins()).cost(1))];
+        let service = layer(&store, limits).any_body().layer(service_fn(|_: Request<()>| {
+            let mut response = Response::new(Endless { parts: TOLD.iter(), hint });
+            if let Some(length) = header {
+                response.headers_mut().insert("content-length", length.parse().unwrap());
+            }
+            std::future::ready(Ok::<_, Infallible>(response))
+        }));
+        let mut body = service.oneshot(get()).await.unwrap().into_body();
+        for _ in TOLD {
+            assert_eq!(left(&store, &logins()).await, 4);
+            body.frame().await.unwrap().unwrap();
+        }
+        assert_eq!(left(&store, &logins()).await, expected, "{header:?} {hint:?}");
+        drop(body);
+        assert_eq!(left(&store, &logins()).await, expected, "{header:?} {hint:?}");
+    }
+}
+
+/// Sends the parts, and then remains open.
+struct Endless {
+    parts: std::slice::Iter<'static, &'static str>,
+    hint: SizeHint,
+}
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.parts.next() {
+            Some(part) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(part.as_bytes()))))),
+            None => Poll::Pending,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.hint
+    }
+}
+
+/// A body in memory is complete when the service returns it.
+#[tokio::test]
+async fn dropped_body_in_memory_forgives() {
+    let (_, store) = memory();
+    let limits = || [forgiving(Limit::global(logins()).cost(1))];
+    const TOLD: Bytes = Bytes::from_static(b"{\"ok\": true}");
+    let full = layer(&store, limits()).layer(service_fn(|_: Request<()>| {
+        std::future::ready(Ok::<_, Infallible>(Response::new(Full::new(TOLD))))
+    }));
+    drop(full.oneshot(get()).await.unwrap());
+    assert_eq!(left(&store, &logins()).await, 5);
+    let bytes = layer(&store, limits()).layer(service_fn(|_: Request<()>| {
+        std::future::ready(Ok::<_, Infallible>(Response::new(TOLD)))
+    }));
+    drop(bytes.oneshot(get()).await.unwrap());
+    assert_eq!(left(&store, &logins()).await, 5);
 }
 
 /// Two limits with a permit and a shadow policy beside them. Only the limits that forgive do so, and

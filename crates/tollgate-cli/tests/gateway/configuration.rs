@@ -320,3 +320,34 @@ async fn log_says_why_redis_is_not_usable() {
         gateway.until_logged(&format!(" [{code}]"));
     }
 }
+
+/// A server that starts later, with another password.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_names_login_after_connection_errors() {
+    let redis = Redis::builder().password("s3cret").start();
+    let server = redis.url().rsplit('@').next().unwrap().trim_end_matches('/').to_owned();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = redis.url().replace("s3cret", "wr0ng");
+    let url = url.replace(&server, &listener.local_addr().unwrap().to_string());
+    let (starts, mut is_started) = tokio::sync::watch::channel(false);
+    let proxy = tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            if *is_started.borrow_and_update() {
+                let mut server = tokio::net::TcpStream::connect(&server).await.unwrap();
+                tokio::spawn(async move {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        }
+    });
+    let upstream = Upstream::new().await;
+    let store = format!("store: {{redis: {{url: '{url}'}}}}\n");
+    let gateway = Gateway::start(&format!("{}{store}", upstream.target()));
+    gateway.until_logged(" [TG0309]");
+    assert!(!gateway.log().contains("TG0310"), "{}", gateway.log());
+    starts.send_replace(true);
+    gateway.until_logged(" [TG0310]");
+    assert_eq!(gateway.log().matches(" [TG0309]").count(), 1, "{}", gateway.log());
+    proxy.abort();
+}

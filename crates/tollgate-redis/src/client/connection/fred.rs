@@ -14,6 +14,7 @@ use fred::types::{Builder, ConnectHandle, CustomCommand, Value as FredValue};
 use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -202,41 +203,55 @@ const LEAST: Duration = Duration::from_millis(1);
 /// The timeout for each setup step: connecting, the TLS handshake, and logging in.
 const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Restarts the client's task, which stops on fatal errors. Logs the first failure before the first
-/// connection.
+/// Restarts the client's task, which stops on fatal errors. Until the first connection, logs the
+/// first failure of each kind.
 async fn supervise(client: Client) {
     let (mut errors, mut connected) = (client.error_rx(), client.reconnect_rx());
-    let told = AtomicBool::new(false);
-    let first = async {
-        tokio::select! {
-            biased;
-            _ = connected.recv() => {}
-            error = errors.recv() => error.iter().for_each(|(error, _)| tell(error, &told)),
+    let logged = LoggedErrors::default();
+    let before_connection = async {
+        loop {
+            tokio::select! {
+                biased;
+                _ = connected.recv() => return,
+                error = errors.recv() => match error {
+                    Ok((error, _)) => logged.warn(&error),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                },
+            }
         }
     };
     let restart = async {
         loop {
             match Connecting(client.connect()).await {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) => tell(&error, &told),
+                Ok(Err(error)) => logged.warn(&error),
                 // A task that panicked is restarted too.
                 Err(_) => {}
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::join!(first, restart);
+    tokio::join!(before_connection, restart);
 }
 
-fn tell(error: &Error, told: &AtomicBool) {
-    if told.swap(true, Ordering::Relaxed) {
-        return;
+/// The kinds of errors that were logged. A server that was down may refuse the login afterwards.
+#[derive(Default)]
+struct LoggedErrors {
+    login: AtomicBool,
+    connection: AtomicBool,
+}
+
+impl LoggedErrors {
+    fn warn(&self, error: &Error) {
+        let (logged, what) = match error.kind() {
+            ErrorKind::Auth => (&self.login, "redis refuses the login, retrying [TG0310]"),
+            _ => (&self.connection, "no connection to redis, retrying [TG0309]"),
+        };
+        if !logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(target: "tollgate", %error, "{what}");
+        }
     }
-    let what = match error.kind() {
-        ErrorKind::Auth => "redis refuses the login, retrying [TG0310]",
-        _ => "no connection to redis, retrying [TG0309]",
-    };
-    tracing::warn!(target: "tollgate", %error, "{what}");
 }
 
 /// The client's task, which is aborted when this future is dropped.

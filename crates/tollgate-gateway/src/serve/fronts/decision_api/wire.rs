@@ -108,9 +108,9 @@ impl Decided {
     }
 }
 
-/// A charge that can be corrected.
+/// A charge that can be corrected. Programs only return it, so members from a later version are
+/// ignored.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct WireReceipt {
     pub(super) policy: String,
     key: String,
@@ -241,6 +241,9 @@ mod tests {
             assert_eq!(read(&sent).lifetime(), Receipt::LIFETIME);
             // A receipt from an earlier version.
             sent.as_object_mut().unwrap().remove("lapses_at");
+            assert_eq!(read(&sent).lifetime(), Receipt::lifetime_under(settled_under));
+            // A receipt from a later version.
+            sent["shard"] = 7.into();
             assert_eq!(read(&sent).lifetime(), Receipt::lifetime_under(settled_under));
         }
     }

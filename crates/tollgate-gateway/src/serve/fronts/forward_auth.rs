@@ -13,10 +13,11 @@
 //!
 //! Every answer has a status that the proxy passes on to its client. nginx passes only 401 and 403.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header::{
@@ -24,6 +25,7 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Request, Response, StatusCode, Uri, Version};
+use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use tollgate::denial::problem_response;
 use tollgate::observe::Inspect;
@@ -59,26 +61,22 @@ async fn decide<St: Inspect, B>(
 ) -> (Response<Body>, Option<Box<AccessLogEntry>>) {
     if !app.plan.forward_auth.contains(peer.ip()) {
         let ip = peer.ip().to_canonical();
-        static LOGGED: Once = Once::new();
-        LOGGED.call_once(|| {
-            tracing::warn!("{ip} requests decisions but is not a trusted proxy [TG0419]")
-        });
-        let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`. [TG0419]");
-        return (
-            problem_response(StatusCode::FORBIDDEN, Some("untrusted-proxy"), &cure).map(Body::from),
-            None,
-        );
+        static LOGGED: DistinctWarnings = DistinctWarnings::new();
+        LOGGED.warn(format!(
+            "{ip} requests decisions but is not a trusted proxy: add it to \
+             `rateLimiter.forwardAuth.trustedProxies` [TG0419]"
+        ));
+        return (rejected(StatusCode::FORBIDDEN, "untrusted-proxy", UNCHECKED), None);
     }
     let (request, connection) = match original(asked) {
         Ok(original) => original,
-        Err(cure) => {
-            static LOGGED: Once = Once::new();
-            LOGGED.call_once(|| tracing::warn!("the proxy sends an incomplete check: {cure}"));
-            return (
-                problem_response(StatusCode::BAD_REQUEST, Some("bad-question"), &cure)
-                    .map(Body::from),
-                None,
-            );
+        Err(Unreadable::Check(cure)) => {
+            static LOGGED: DistinctWarnings = DistinctWarnings::new();
+            LOGGED.warn(format!("the proxy sends an incomplete check: {cure} [TG0418]"));
+            return (rejected(StatusCode::BAD_REQUEST, "bad-question", UNCHECKED), None);
+        }
+        Err(Unreadable::Request(detail)) => {
+            return (rejected(StatusCode::BAD_REQUEST, "bad-question", detail), None);
         }
     };
     let entry = log.begin(&request, &connection);
@@ -93,7 +91,41 @@ async fn decide<St: Inspect, B>(
     (answer, entry)
 }
 
-fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> {
+/// Proxies pass the response on to their clients, so it does not mention the configuration.
+fn rejected(status: StatusCode, code: &str, detail: &str) -> Response<Body> {
+    problem_response(status, Some(code), detail).map(Body::from)
+}
+
+const UNCHECKED: &str = "The request cannot be checked.";
+
+/// Why the client's request is unknown.
+enum Unreadable {
+    /// The proxy does not describe it. Contains the cure, for the log.
+    Check(String),
+    /// The client has sent an invalid request. Contains the response's detail.
+    Request(&'static str),
+}
+
+/// Logs each warning a single time, and at most [`MOST_WARNINGS`] warnings.
+struct DistinctWarnings(Mutex<BTreeSet<String>>);
+
+impl DistinctWarnings {
+    const fn new() -> Self {
+        Self(Mutex::new(BTreeSet::new()))
+    }
+
+    fn warn(&self, warning: String) {
+        let mut logged = self.0.lock();
+        if logged.len() < MOST_WARNINGS && !logged.contains(&warning) {
+            tracing::warn!("{warning}");
+            logged.insert(warning);
+        }
+    }
+}
+
+const MOST_WARNINGS: usize = 32;
+
+fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), Unreadable> {
     let headers = asked.headers();
     let mut request = Request::new(());
     request.headers_mut().clone_from(headers);
@@ -113,16 +145,17 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
             (None, target[EXT_AUTHZ.len() - 1..].parse().map_err(|_| BAD_PATH)?, None)
         }
         _ => {
-            return Err(format!(
-                "Send checks to {FORWARD_AUTH} (Traefik, Caddy, HAProxy), {AUTH_REQUEST} (nginx) or \
-                 with the prefix {EXT_AUTHZ} (Envoy)."
-            ));
+            return Err(Unreadable::Check(format!(
+                "send checks to {FORWARD_AUTH} (Traefik, Caddy, HAProxy), {AUTH_REQUEST} (nginx) or \
+                 with the prefix {EXT_AUTHZ} (Envoy)"
+            )));
         }
     };
     *request.method_mut() = match method {
         None => asked.method().clone(),
         Some(method) => {
-            Method::from_bytes(method.as_bytes()).map_err(|_| "The method is not valid.")?
+            let method = Method::from_bytes(method.as_bytes());
+            method.map_err(|_| Unreadable::Request("The method is not valid."))?
         }
     };
     *request.uri_mut() = uri;
@@ -139,33 +172,31 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
         request.headers_mut().remove(name);
     }
     let connection = Connection::new(SocketAddr::new(peer, 0), false);
-    Ok((request, connection.map_err(|_| "The address of the client is not valid.")?))
+    let connection = connection.map_err(|_| Unreadable::Check(BAD_CLIENT.to_owned()))?;
+    Ok((request, connection))
 }
 
 /// The value of a header that must be set exactly once. If the proxy appended its value to the
 /// client's, the client could choose.
-fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a HeaderValue, String> {
+fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a HeaderValue, Unreadable> {
     let mut lines = headers.get_all(name).iter();
-    match (lines.next(), lines.next()) {
-        (Some(value), None) => Ok(value),
-        (None, _) => Err(format!("Let the proxy set `{name}`; see docs/fronts.md. [TG0418]")),
-        (Some(_), Some(_)) => {
-            Err(format!("Let the proxy replace `{name}` instead of adding it. [TG0418]"))
-        }
-    }
+    Err(Unreadable::Check(match (lines.next(), lines.next()) {
+        (Some(value), None) => return Ok(value),
+        (None, _) => format!("let the proxy set `{name}`; see docs/fronts.md"),
+        (Some(_), Some(_)) => format!("let the proxy replace `{name}` instead of adding it"),
+    }))
 }
 
 /// The target of the client's request. Some proxies also accept and forward characters that a URI
 /// must not contain. Services read these as if they were escaped.
-fn target(written: &HeaderValue) -> Result<Uri, String> {
+fn target(written: &HeaderValue) -> Result<Uri, Unreadable> {
     let escaped = percent_encode(written.as_bytes(), NOT_IN_TARGETS).to_string();
-    escaped.parse().map_err(|_| BAD_PATH.to_owned())
+    escaped.parse().map_err(|_| BAD_PATH)
 }
 
 /// Removes the proxy's client from the end of `X-Forwarded-For`.
-fn last_hop(headers: &mut HeaderMap) -> Result<IpAddr, String> {
-    let wrong =
-        || "Let the proxy set `x-forwarded-for` to the address of its client. [TG0418]".to_owned();
+fn last_hop(headers: &mut HeaderMap) -> Result<IpAddr, Unreadable> {
+    let wrong = || Unreadable::Check(BAD_CLIENT.to_owned());
     let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::to_str).collect();
     let lines = lines.into_iter().collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
     let hops = lines.join(",");
@@ -198,7 +229,8 @@ impl<B> Service<Request<B>> for Allow {
     }
 }
 
-const BAD_PATH: &str = "The path is not valid.";
+const BAD_PATH: Unreadable = Unreadable::Request("The path is not valid.");
+const BAD_CLIENT: &str = "let the proxy set `x-forwarded-for` to the address of its client";
 
 /// Besides characters outside ASCII.
 const NOT_IN_TARGETS: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`');

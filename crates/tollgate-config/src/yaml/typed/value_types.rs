@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::Value as Json;
+use serde_json::{Number, Value as Json};
 
 use super::{Input, Item, ValueType};
 use crate::code;
@@ -314,13 +314,38 @@ fn json(node: &Node) -> Json {
 }
 
 fn json_scalar(scalar: &Scalar) -> Json {
-    match scalar {
-        // The other plain scalars of JSON have the same meaning in YAML.
-        Scalar { text, plain: true, .. } => {
-            serde_json::from_str(text).unwrap_or_else(|_| text.clone().into())
-        }
-        Scalar { text, .. } => text.clone().into(),
+    let text = &*scalar.text;
+    let plain = if scalar.plain { plain_scalar(text) } else { None };
+    plain.unwrap_or_else(|| text.into())
+}
+
+/// Returns `None` for texts. Follows YAML's core schema.
+fn plain_scalar(text: &str) -> Option<Json> {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Some(Json::Null),
+        "true" | "True" | "TRUE" => Some(true.into()),
+        "false" | "False" | "FALSE" => Some(false.into()),
+        _ => number(text).map(Json::Number),
     }
+}
+
+/// JSON has no infinite numbers, so these remain texts.
+fn number(text: &str) -> Option<Number> {
+    let based = |digits: &str, base| u64::from_str_radix(digits, base).ok().map(Number::from);
+    // `from_str_radix` and `parse` accept signs and words that YAML does not.
+    match (text.strip_prefix("0x"), text.strip_prefix("0o")) {
+        (Some(digits), _) if !digits.starts_with('+') => return based(digits, 16),
+        (_, Some(digits)) if !digits.starts_with('+') => return based(digits, 8),
+        _ => {}
+    }
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_number = unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    let integer = || {
+        let unsigned = text.parse::<u64>().ok().map(Number::from);
+        unsigned.or_else(|| text.parse::<i64>().ok().map(Number::from))
+    };
+    let float = || text.parse().ok().and_then(Number::from_f64);
+    is_number.then(|| integer().or_else(float)).flatten()
 }
 
 impl Shape {
@@ -332,6 +357,55 @@ impl Shape {
             (Self::List(_), value) => matches!(value, Value::List(_)),
             (Self::Section(_), value) => matches!(value, Value::Map(_)),
             (_, value) => matches!(value, Value::Scalar(_)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn plain_scalars_follow_the_core_schema() {
+        for (text, expected) in [
+            ("true", json!(true)),
+            ("True", json!(true)),
+            ("TRUE", json!(true)),
+            ("False", json!(false)),
+            ("FALSE", json!(false)),
+            ("~", json!(null)),
+            ("Null", json!(null)),
+            ("0", json!(0)),
+            ("+1", json!(1)),
+            ("-1", json!(-1)),
+            ("007", json!(7)),
+            ("0o17", json!(15)),
+            ("0xFF", json!(255)),
+            ("18446744073709551615", json!(u64::MAX)),
+            (".5", json!(0.5)),
+            ("-.5", json!(-0.5)),
+            ("+.5", json!(0.5)),
+            ("5.", json!(5.0)),
+            ("1.0", json!(1.0)),
+            ("1e3", json!(1000.0)),
+            // Texts.
+            ("yes", json!("yes")),
+            ("tRUE", json!("tRUE")),
+            ("true it is", json!("true it is")),
+            ("+", json!("+")),
+            (".", json!(".")),
+            ("++1", json!("++1")),
+            ("0x", json!("0x")),
+            ("0x+F", json!("0x+F")),
+            ("1_000", json!("1_000")),
+            ("1.2.3", json!("1.2.3")),
+            ("nan", json!("nan")),
+            (".inf", json!(".inf")),
+            ("infinity", json!("infinity")),
+        ] {
+            assert_eq!(plain_scalar(text).unwrap_or_else(|| text.into()), expected, "{text}");
         }
     }
 }

@@ -206,7 +206,7 @@ fn excess_and_reserve_are_read() {
        countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
     - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
     - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000},
-       forgiveOn: {status: [204, 3xx], header: 'X-Login: ok', body: {ok: true, code: 0, text: 'true', word: true it is}}}
+       forgiveOn: {status: [204, 3xx], header: 'X-Login: ok', body: {ok: true, code: 0, text: 'true', word: true it is, flag: True, plus: +1, half: .5}}}
     - {identifier: d, path: /d, limit: 9, windowSeconds: 60, excess: annotate}
 ",
     );
@@ -224,6 +224,9 @@ fn excess_and_reserve_are_read() {
         ("code", json!(0)),
         ("text", json!("true")),
         ("word", json!("true it is")),
+        ("flag", json!(true)),
+        ("plus", json!(1)),
+        ("half", json!(0.5)),
     ];
     let body = Some(body.map(|(name, value)| (name.to_owned(), value)).into());
     let forgives = ForgiveOn { status, header: Some(header), body };

@@ -84,16 +84,12 @@ fn conflict(
     merges_domains: bool,
 ) -> Option<FileError> {
     let name = domain.name.escape_debug();
-    let (code, what, cure) =
+    let (what, cure) =
         read.iter().filter(|(_, it)| it.name == domain.name).find_map(|(first, it)| {
             let first = first.display();
             if !merges_domains {
                 let what = format!("the domain `{name}` is also in {first}");
-                return Some((
-                    code::SAME_NAME,
-                    what,
-                    "write it into one file, or set `mergeDomains: true`",
-                ));
+                return Some((what, "write it into one file, or set `mergeDomains: true`"));
             }
             let twice = domain
                 .descriptors
@@ -101,9 +97,10 @@ fn conflict(
                 .find(|new| it.descriptors.iter().any(|old| old.is_like(new)))?;
             let what =
                 format!("the descriptor `{twice}` of the domain `{name}` is also in {first}");
-            Some((code::LISTED_TWICE, what, "remove one of the two"))
+            Some((what, "remove one of the two"))
         })?;
-    Some(FileError { file: file.to_owned(), code, what, cure: cure.to_owned() })
+    let cure = cure.to_owned();
+    Some(FileError { file: file.to_owned(), code: code::LISTED_TWICE, what, cure })
 }
 
 /// The first error in a rules file, and a command that shows all errors.

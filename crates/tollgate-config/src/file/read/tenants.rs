@@ -221,7 +221,7 @@ fn tenant(input: Input<'_>, rules: &TenantRules) -> Checked<TenantQuota> {
         let Some(tiers) = &rules.tiers else {
             let cure = "write `limit` and `windowSeconds`";
             return Err(tenant.tier.name().error(
-                code::UNKNOWN_TIER,
+                code::INVALID_VALUE,
                 "only clients have tiers",
                 cure,
             ));

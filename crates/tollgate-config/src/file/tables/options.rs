@@ -146,7 +146,7 @@ impl ValueType for BodyFields {
         let FieldValues { info, fields } = *FieldValues::read(input)?;
         if fields.all.is_empty() {
             return Err(info.location.error(
-                code::MISSING_KEY,
+                code::EMPTY_LIST,
                 "no field is named",
                 "write a field, such as `ok: true`",
             ));

@@ -118,7 +118,7 @@ pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
     })
 }
 
-fn write_worst(out: &mut String, group: &Group, worst: &Worst) {
+fn write_worst(out: &mut String, group: &Group<'_>, worst: &Worst) {
     let _ = writeln!(out, "{}: {}", group.name, in_words(group, worst));
     for burst in lines(&group.kinds, &worst.schedule) {
         let _ = writeln!(out, "    {} {}", burst[0], burst[1]);
@@ -129,13 +129,13 @@ fn write_worst(out: &mut String, group: &Group, worst: &Worst) {
 }
 
 /// The group's requests that are not counted, and where its numbers come from.
-fn notes(group: &Group) -> impl Iterator<Item = String> {
+fn notes(group: &Group<'_>) -> impl Iterator<Item = String> {
     let unlimited = group.unlimited.iter().filter(|_| !group.kinds.is_empty());
     let unlimited = unlimited.map(|unlimited| format!("not counted: {unlimited}"));
     unlimited.chain(group.notes.iter().cloned())
 }
 
-fn in_words(group: &Group, worst: &Worst) -> String {
+fn in_words(group: &Group<'_>, worst: &Worst) -> String {
     let Worst { window, is_closed, found, bound, .. } = worst;
     let ends = if *is_closed { ", both ends included" } else { "" };
     let window = format!("in any {}{ends}", Seconds(*window));
@@ -174,7 +174,7 @@ fn lines(kinds: &[Kind], schedule: &[Burst]) -> Vec<[String; 2]> {
 
 const LINES: usize = 12;
 
-fn as_json(group: &Group, worst: &Worst) -> Value {
+fn as_json(group: &Group<'_>, worst: &Worst) -> Value {
     let bound = worst.bound.filter(|_| !group.kinds.is_empty());
     let lines = lines(&group.kinds, &worst.schedule).into_iter();
     json!({

@@ -1,5 +1,6 @@
 //! Requests that are counted together.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use tollgate::Policy;
@@ -9,12 +10,13 @@ use tollgate_config::plan::{
     ApiPlan, ChargePlan, LimitPlan, Plan, QuotaPlan, RouteLimits, TenantNumbers, TenantQuota,
     TenantTerms, Whose,
 };
+use tollgate_engine::Limits;
 use tollgate_replay::worst::{Kind, Threat, bound};
 
 use super::tenants::{Source, Tenants};
 
 /// Requests that are counted together.
-pub(super) struct Group {
+pub(super) struct Group<'a> {
     pub(super) name: String,
     /// The tenant with these numbers, if they are not the configured ones.
     pub(super) tenant: Option<String>,
@@ -23,13 +25,16 @@ pub(super) struct Group {
     pub(super) unlimited: Vec<String>,
     /// Where the numbers come from.
     pub(super) notes: Vec<String>,
-    /// Clients that may have the largest numbers, before [`choose`](Self::choose).
-    candidates: Vec<Candidate>,
+    /// Clients that may have the largest numbers. A file may contain many tenants, so a candidate
+    /// exists only while it is compared.
+    candidates: Candidates<'a>,
     /// The file with the candidates' numbers.
     file: Option<String>,
 }
 
-#[derive(Default)]
+/// Starts with the configured numbers.
+type Candidates<'a> = Box<dyn Fn() -> Box<dyn Iterator<Item = Candidate> + 'a> + 'a>;
+
 struct Candidate {
     /// `None` for clients with the configured numbers.
     tenant: Option<String>,
@@ -45,8 +50,8 @@ impl Candidate {
     }
 }
 
-impl Group {
-    fn new(name: String, candidates: Vec<Candidate>, source: Option<&Source>) -> Self {
+impl<'a> Group<'a> {
+    fn new(name: String, candidates: Candidates<'a>, source: Option<&Source>) -> Self {
         let mut group = Self {
             name,
             tenant: None,
@@ -69,15 +74,23 @@ impl Group {
 
     /// Its policies' longest window.
     pub(super) fn window(&self) -> Micros {
-        let kinds = self.candidates.iter().flat_map(|candidate| &candidate.kinds);
-        kinds.flat_map(Kind::policies).map(Policy::window).max().unwrap_or_default()
+        let window = |candidate: Candidate| {
+            candidate.kinds.iter().flat_map(Kind::policies).map(Policy::window).max()
+        };
+        (self.candidates)().filter_map(window).max().unwrap_or_default()
     }
 
     /// Selects the client with the largest bound in this window, such as a tenant.
     pub(super) fn choose(&mut self, window: Micros, threat: &Threat) {
-        // Of equal bounds the last wins, and the configured numbers are first.
-        let candidates = self.candidates.drain(..).rev();
-        let Some(chosen) = candidates.max_by_key(|it| it.bound(window, threat)) else { return };
+        let mut chosen: Option<(u64, Candidate)> = None;
+        for candidate in (self.candidates)() {
+            let bound = candidate.bound(window, threat);
+            // Of equal bounds the first counts.
+            if chosen.as_ref().is_none_or(|(largest, _)| bound > *largest) {
+                chosen = Some((bound, candidate));
+            }
+        }
+        let Some((_, chosen)) = chosen else { return };
         self.notes.extend(self.file.take().map(|file| match &chosen.tenant {
             Some(tenant) => {
                 format!("the tenant `{}` has the largest numbers in {file}", tenant.escape_debug())
@@ -90,7 +103,7 @@ impl Group {
 }
 
 /// Each policy alone, a single client's requests, and all clients' requests.
-pub(super) fn groups(plan: &Plan, tenants: &Tenants) -> Vec<Group> {
+pub(super) fn groups<'a>(plan: &'a Plan, tenants: &'a Tenants) -> Vec<Group<'a>> {
     let mut groups = alone(plan, tenants);
     groups.extend(tiers(plan).map(|tier| client(plan, tenants, tier)));
     let everybody = |limit: &LimitPlan| limit.whose == Whose::Everybody;
@@ -108,7 +121,7 @@ fn in_tier(plan: &Plan, tier: Option<usize>) -> String {
 }
 
 /// A client's requests.
-pub(super) fn client(plan: &Plan, tenants: &Tenants, tier: Option<usize>) -> Group {
+pub(super) fn client<'a>(plan: &'a Plan, tenants: &'a Tenants, tier: Option<usize>) -> Group<'a> {
     let name = format!("one client{}, all its requests", in_tier(plan, tier));
     // A tenant's numbers replace its tier's.
     let source = tenants.of_clients().filter(|_| tier.is_none());
@@ -116,16 +129,16 @@ pub(super) fn client(plan: &Plan, tenants: &Tenants, tier: Option<usize>) -> Gro
 }
 
 /// Each enforced policy alone, in each tier.
-pub(super) fn alone(plan: &Plan, tenants: &Tenants) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+pub(super) fn alone<'a>(plan: &'a Plan, tenants: &'a Tenants) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
     for limit in plan.routes.iter().flat_map(|route| route.limits.all()) {
         let source = tenants.of(limit);
         for quota in &limit.quotas {
             // Without an own quota in any tier, the list is empty.
             for tier in tiers(plan).take(1 + quota.tiers.len()) {
                 let source = source.filter(|_| tier.is_none());
-                let policies = policies(limit, quota, tier, source);
-                let Some((_, policy)) = policies.first() else { continue };
+                let policies = move || policies(limit, quota, tier, source);
+                let Some((_, policy)) = policies().next() else { continue };
                 let name = format!("{}{}", policy.name(), in_tier(plan, tier));
                 // Routes share the limits that they inherit.
                 if groups.iter().any(|group| group.name == name) {
@@ -136,12 +149,16 @@ pub(super) fn alone(plan: &Plan, tenants: &Tenants) -> Vec<Group> {
                     true if refunds(limit) => vec!["requests with a refund".to_owned()],
                     true => Vec::new(),
                 };
-                let candidate = |(tenant, policy): (Option<String>, Policy)| {
-                    let kinds = limit.enforces().then(|| Kind::of_policy(&policy));
-                    let kinds = kinds.into_iter().collect();
-                    Candidate { tenant, kinds, unlimited: unlimited.clone() }
+                let candidates = move || {
+                    let unlimited = unlimited.clone();
+                    let candidate = move |(tenant, policy): (Option<String>, Policy)| {
+                        let kinds = limit.enforces().then(|| Kind::of_policy(&policy));
+                        let kinds = kinds.into_iter().collect();
+                        Candidate { tenant, kinds, unlimited: unlimited.clone() }
+                    };
+                    Box::new(policies().map(candidate)) as Box<dyn Iterator<Item = Candidate> + 'a>
                 };
-                let candidates = policies.into_iter().map(candidate).collect();
+                let candidates = Box::new(candidates);
                 groups.push(Group::new(name, candidates, source));
             }
         }
@@ -150,14 +167,14 @@ pub(super) fn alone(plan: &Plan, tenants: &Tenants) -> Vec<Group> {
 }
 
 /// The quota's policies: in this tier, and for each tenant.
-fn policies(
-    limit: &LimitPlan,
-    quota: &QuotaPlan,
+fn policies<'a>(
+    limit: &'a LimitPlan,
+    quota: &'a QuotaPlan,
     tier: Option<usize>,
-    source: Option<&Source>,
-) -> Vec<(Option<String>, Policy)> {
+    source: Option<&'a Source>,
+) -> impl Iterator<Item = (Option<String>, Policy)> + 'a {
     let configured = quota.policy_in(tier).map(|policy| (None, policy.clone()));
-    let own = source.into_iter().flat_map(Source::numbers).filter_map(|(tenant, numbers)| {
+    let own = source.into_iter().flat_map(Source::numbers).filter_map(move |(tenant, numbers)| {
         let charge = ChargePlan::Quota(quota);
         let policy = match limit.policy_of(charge, numbers)? {
             TenantTerms::Own(policy) => policy,
@@ -165,58 +182,81 @@ fn policies(
         };
         Some((Some(tenant.to_owned()), policy))
     });
-    configured.into_iter().chain(own).collect()
+    configured.into_iter().chain(own)
 }
 
 /// A client's requests, or all clients' requests.
-fn together(
-    plan: &Plan,
+fn together<'a>(
+    plan: &'a Plan,
     name: String,
     tier: Option<usize>,
-    source: Option<&Source>,
-    counts: impl Fn(&LimitPlan) -> bool,
-) -> Group {
-    let candidate = |tenant: Option<(&str, &TenantQuota)>| {
-        let numbers = |limit: &LimitPlan| match (tenant, source) {
-            (Some((_, numbers)), Some(source)) if source.is_of(limit) => {
-                TenantNumbers::Known(numbers)
-            }
-            _ => TenantNumbers::Configured,
+    source: Option<&'a Source>,
+    counts: impl Fn(&LimitPlan) -> bool + Copy + 'a,
+) -> Group<'a> {
+    let apis: Rc<[Api<'a>]> = apis(plan).collect();
+    let candidates = move || {
+        let apis = Rc::clone(&apis);
+        let candidate = move |tenant: Option<(&str, &TenantQuota)>| {
+            let numbers = |limit: &LimitPlan| match (tenant, source) {
+                (Some((_, numbers)), Some(source)) if source.is_of(limit) => {
+                    TenantNumbers::Known(numbers)
+                }
+                _ => TenantNumbers::Configured,
+            };
+            let (kinds, unlimited) = kinds(plan, &apis, tier, numbers, counts);
+            Candidate { tenant: tenant.map(|(name, _)| name.to_owned()), kinds, unlimited }
         };
-        let (kinds, unlimited) = kinds(plan, tier, numbers, &counts);
-        Candidate { tenant: tenant.map(|(name, _)| name.to_owned()), kinds, unlimited }
+        let own = source.into_iter().flat_map(Source::numbers).map(Some);
+        Box::new([None].into_iter().chain(own).map(candidate)) as Box<dyn Iterator<Item = _> + 'a>
     };
-    let own = source.into_iter().flat_map(Source::numbers).map(|tenant| candidate(Some(tenant)));
-    Group::new(name, [candidate(None)].into_iter().chain(own).collect(), source)
+    Group::new(name, Box::new(candidates), source)
+}
+
+/// A route's requests that meet the same limits.
+struct Api<'a> {
+    /// For example `POST /login`.
+    name: String,
+    route: &'a RouteLimits,
+    api: Option<usize>,
+    limits: Arc<Limits>,
+}
+
+fn apis(plan: &Plan) -> impl Iterator<Item = Api<'_>> {
+    plan.routes.iter().flat_map(|route| {
+        let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
+        apis.map(|api| Api {
+            name: described(&route.name, &route.limits, api),
+            route: &route.limits,
+            api,
+            limits: Arc::new(route.limits.rules(api, plan.tiers.len())),
+        })
+    })
 }
 
 /// All requests together, which meet those limits that count, and the requests without a limit.
 fn kinds<'t>(
     plan: &Plan,
+    apis: &[Api<'_>],
     tier: Option<usize>,
     tenant: impl Fn(&LimitPlan) -> TenantNumbers<'t>,
     counts: impl Fn(&LimitPlan) -> bool,
 ) -> (Vec<Kind>, Vec<String>) {
     let (mut kinds, mut unlimited) = (Vec::new(), Vec::new());
     let subject = Subject { kind: SubjectKind::Ip, key: Key::from("client") };
-    for route in &plan.routes {
-        let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
-        for api in apis {
-            let name = described(&route.name, &route.limits, api);
-            let limits = Arc::new(route.limits.rules(api, plan.tiers.len()));
-            let cost = |limit: &LimitPlan| {
-                // Any number of requests may pass if their charges are refunded.
-                (counts(limit) && !refunds(limit)).then(|| limit.costs.lowest())
-            };
-            // A client without a group is bounded the least.
-            let subject = |whose: Whose| Ok((whose == Whose::Client).then_some(&subject));
-            let charges = plan.charges(&route.limits, api, &limits, subject, tier, &tenant, cost);
-            let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
-            if kind.policies().next().is_some() {
-                kinds.push(kind);
-            } else {
-                unlimited.push(format!("no limit bounds {}", kind.name));
-            }
+    for Api { name, route, api, limits } in apis {
+        let cost = |limit: &LimitPlan| {
+            // Any number of requests may pass if their charges are refunded.
+            (counts(limit) && !refunds(limit)).then(|| limit.costs.lowest())
+        };
+        // A client without a group is bounded the least.
+        let subject = |whose: Whose| Ok((whose == Whose::Client).then_some(&subject));
+        let charges = plan.charges(route, *api, limits, subject, tier, &tenant, cost);
+        let (name, limits) = (name.clone(), Arc::clone(limits));
+        let kind = Kind { name, limits, charges: charges.unwrap_or_default() };
+        if kind.policies().next().is_some() {
+            kinds.push(kind);
+        } else {
+            unlimited.push(format!("no limit bounds {}", kind.name));
         }
     }
     // Requests that meet fewer limits get as many through with a shorter schedule.

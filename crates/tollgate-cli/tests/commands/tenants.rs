@@ -221,3 +221,30 @@ fn replay_applies_the_file() {
     let assumptions = report["assumptions"].to_string();
     assert!(assumptions.contains("tenants in a file have their numbers of today"), "{assumptions}");
 }
+
+/// Each tenant's policies exist only while its numbers are compared.
+#[test]
+fn worst_holds_one_tenant_at_a_time() {
+    use std::fmt::Write as _;
+
+    let mut apis = String::from("apis:\n");
+    for number in 2..22 {
+        let _ =
+            writeln!(apis, "    - {{identifier: a{number}, path: /{number}, share: 1/{number}}}");
+    }
+    let limits = LIMITS.replace("apis: [{identifier: export, path: /export, share: 1/2}]\n", &apis);
+    let mut tenants = String::from("tenants:\n");
+    for number in 0..3_000 {
+        let _ =
+            writeln!(tenants, "  t{number}: {{limit: {}, windowSeconds: 3600}}", 1_000 + number);
+    }
+    let folder = folder(&limits, &tenants);
+    let mut command = Command::new("sh");
+    // In KiB. All tenants' policies would need more than 150 MiB.
+    command.args(["-c", "ulimit -d 100000 && exec \"$0\" worst limits.yaml"]);
+    let command = command.arg(env!("CARGO_BIN_EXE_tollgate")).current_dir(folder.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert!(words.contains("client: at most 3999 in any 3600 s (proved)\n"), "{words}");
+}

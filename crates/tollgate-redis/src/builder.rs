@@ -87,6 +87,9 @@ pub enum ConnectError {
     )]
     NoRuntime,
     /// The tokio runtime has no timer, so calls could not time out.
+    ///
+    /// Tokio reports this only by a panic, which the builder catches: the panic hook prints its
+    /// message before this error is returned. With `panic = "abort"` the program ends.
     #[doc(alias = "TG0307")]
     #[error(
         "the tokio runtime has no timer, which a RedisStore needs for its timeouts: call \
@@ -336,7 +339,7 @@ impl RedisStoreBuilder {
 }
 
 /// Returns the current runtime. Tokio reports a missing timer only by a panic, which would
-/// otherwise occur in background tasks.
+/// otherwise occur in background tasks. See [`ConnectError::NoTimer`].
 fn runtime() -> Result<Handle, ConnectError> {
     let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
     let timer = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO)));

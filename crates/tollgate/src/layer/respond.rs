@@ -77,10 +77,10 @@ fn store_unavailable<St>(
 }
 
 /// All clients behind the proxy share one quota, so the mistake shows when that is used up.
-const PROXY_IN_FRONT: &str = "a denied request has `X-Forwarded-For`, but its limit counts the \
-                              address of the peer, so all clients behind a proxy share one quota: \
-                              list the proxy in `ClientIp::behind`, or in the gateway's \
-                              `trustedProxies` [TG0202]";
+const PROXY_IN_FRONT: &str = "a denied request has `X-Forwarded-For` from a peer that is not a trusted \
+                              proxy, so its limit counts the peer's address, and all clients behind \
+                              this proxy share one quota: list the proxy in `ClientIp::behind`, or \
+                              in the gateway's `trustedProxies` [TG0202]";
 
 /// The `Retry-After` if the store does not know when it will decide again.
 pub(super) const PROBE: Micros = Micros::new(1_000_000);

@@ -79,8 +79,13 @@ async fn denied_client_of_untrusted_proxy_warns() {
         (proxy, true, ClientIp::behind(["10.9.0.0/16"]).unwrap(), 1),
         (proxy, true, ClientIp::behind(["10.0.0.0/8"]).unwrap(), 0),
         (proxy, false, ClientIp::peer(), 0),
+        ("127.0.0.1:80", true, ClientIp::peer(), 1),
+        ("169.254.1.1:80", true, ClientIp::peer(), 1),
+        ("[fe80::1]:80", true, ClientIp::peer(), 1),
         // A client can send the header, too.
         (public, true, ClientIp::peer(), 0),
+        // Many clients share this key anyway.
+        (proxy, true, ClientIp::peer().v4_prefix(24).unwrap(), 0),
     ] {
         let (_, store) = memory();
         let service = limited(&store, [Limit::new(log("client", 1), source)]);

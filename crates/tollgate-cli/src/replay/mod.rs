@@ -10,7 +10,7 @@ mod suggest;
 mod targets;
 mod words;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tollgate::Policy;
@@ -82,11 +82,7 @@ pub fn run(
     let limits = client_limits(&plan);
     let mut replayed = replay(plan, other, &args.log, args.top)?;
     if let Some(path) = &args.html {
-        let title = args.log.logs.iter().map(|path| path.display().to_string());
-        let title = title.collect::<Vec<_>>().join(", ");
-        let html = html::page(&title, &replayed.report, &limits);
-        write_whole(path, html.as_bytes())
-            .map_err(|error| ReplayError::Write { path: path.clone(), error })?;
+        write_html(path, &args.log, &replayed.report, &limits)?;
     }
     let reasons: Vec<_> = args.fail_if.iter().filter_map(|it| it.reason(&replayed)).collect();
     if let Some(path) = &args.summary {
@@ -99,6 +95,19 @@ pub fn run(
         ReportFormat::Json => format!("{:#}\n", as_json(&mut replayed, args.top, &reasons)),
     };
     Ok((text, !reasons.is_empty()))
+}
+
+fn write_html(
+    path: &Path,
+    args: &LogArgs,
+    report: &Report,
+    limits: &[ClientLimit],
+) -> Result<(), ReplayError> {
+    let title = args.logs.iter().map(|path| path.display().to_string());
+    let title = title.collect::<Vec<_>>().join(", ");
+    let html = html::page(&title, report, limits);
+    write_whole(path, html.as_bytes())
+        .map_err(|error| ReplayError::Write { path: path.to_owned(), error })
 }
 
 fn client_limits(plan: &Plan) -> Vec<ClientLimit> {

@@ -84,6 +84,9 @@ pub enum ReplayError {
          rejects; if they are requests, describe their format with --log"
     )]
     NoneCharged,
+    /// The log cannot be read again for the report.
+    #[error("`--html` needs the log as a file: stdin cannot be read twice")]
+    HtmlOfStdin,
     /// All proxies would count as clients.
     #[error(
         "no line has the header `{header}` of the trusted proxies; add it to --log (in a log_format \

@@ -19,6 +19,7 @@ use self::file::{SECRET, write_head};
 pub use self::options::SuggestArgs;
 use super::recorded::Recorded;
 use super::replayed::{ReplayError, at_the_end, in_line, read, write_whole};
+use super::{client_limits, write_html};
 
 /// Suggests limits, and judges them by replaying the log.
 pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
@@ -27,6 +28,10 @@ pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
     let mut body = String::new();
     let _ = file::write(&mut body, args, &learned.suggestion);
     let judged = (!is_stdin).then(|| judge(args, &body, &learned.suggestion)).transpose()?;
+    if let Some(path) = &args.html {
+        let judged = judged.as_ref().ok_or(ReplayError::HtmlOfStdin)?;
+        write_html(path, &args.log, &judged.report, &client_limits(&plan(&body)?))?;
+    }
     let mut yaml = String::new();
     let _ = comments::write(&mut yaml, args, &learned, judged.as_ref());
     yaml = yaml + "\n" + &body;

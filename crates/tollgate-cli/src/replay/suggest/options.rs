@@ -49,6 +49,9 @@ pub struct SuggestArgs {
     /// Write to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Also replay the log with these limits, and write the report as an HTML file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 impl SuggestArgs {

@@ -16,8 +16,8 @@ use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
 use tollgate_config::format::header_line;
 use tollgate_config::plan::{
-    Meeting, NoClient, Plan, Route, SettleBy, StorePlan, TenantNumbers, TenantQuota, Unlimited,
-    Whose,
+    LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, StorePlan, TenantNumbers, TenantQuota,
+    Unlimited, Whose,
 };
 use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
 use tollgate_gateway::serve::{
@@ -246,50 +246,65 @@ fn write_limits(
     head: &RequestHead<'_>,
     client: &ClientIdentity,
 ) -> bool {
-    let plan = &planned.plan;
-    let mut are_all_decided = true;
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
     let of_api = api.and_then(|api| route.limits.apis.get(api));
     let of_api = of_api.into_iter().flat_map(|api| {
         api.limits().map(move |limit| (format!("{} {}", api.methods, api.path), limit))
     });
-    for (what, limit) in everywhere.chain(of_api) {
-        let _ = check::write_limit(out, plan, &what, limit);
-        let tenant = planned.tenant(limit, client, head);
-        let mut tier = client.tier;
-        if let Some(tenant) = &tenant {
-            write_tenant(out, plan, tenant);
-            if let TenantNumbers::Known(TenantQuota::Tier(own)) = tenant.numbers {
-                tier = Some(*own);
-            }
-        }
-        let policies = policies(limit, tier, tenant.as_ref());
-        if limit.policy().is_some() && policies.is_empty() {
-            let which = if tenant.is_some() { "to this tenant" } else { "in this tier" };
-            let _ = writeln!(out, "    which does not apply {which}");
-        }
-        if plan.reads_body(limit) {
-            let _ = writeln!(out, "    which is not decided here, because it depends on the body");
-            are_all_decided = false;
-            continue;
-        }
-        if let (Whose::Group(level), Ok(None)) = (limit.whose, client.subject_of(limit.whose)) {
-            let level = plan.levels.get(level).map_or("group", |level| &level.name);
-            let _ = writeln!(out, "    which does not apply: the request has no {level}");
-            continue;
-        }
-        let cost = limit.costs.of(head.method, head.uri.path());
-        for policy in &policies {
-            let amount = check::amount_of(limit, policy);
-            let takes = match limit.usage() {
-                Some(SettleBy::Money) => "the price of its tokens".to_owned(),
-                Some(_) => "its tokens".to_owned(),
-                None => cost.get().to_string(),
-            };
-            let _ = writeln!(out, "    of {amount} this request takes {takes}");
-        }
+    let all: Vec<_> = everywhere.chain(of_api).collect();
+    let limits: Vec<_> = all.iter().map(|(_, limit)| *limit).collect();
+    let mut are_all_decided = true;
+    for (what, limit) in all {
+        let mut lines = String::new();
+        let _ = check::write_limit(&mut lines, &planned.plan, &what, limit);
+        are_all_decided &= write_use(&mut lines, planned, limit, head, client);
+        out.push_str(&check::as_branch(&limits, limit, lines));
     }
     are_all_decided
+}
+
+/// Writes what the request takes of a limit. Returns whether it is decided without the body.
+fn write_use(
+    out: &mut String,
+    planned: &Planned,
+    limit: &LimitPlan,
+    head: &RequestHead<'_>,
+    client: &ClientIdentity,
+) -> bool {
+    let plan = &planned.plan;
+    let tenant = planned.tenant(limit, client, head);
+    let mut tier = client.tier;
+    if let Some(tenant) = &tenant {
+        write_tenant(out, plan, tenant);
+        if let TenantNumbers::Known(TenantQuota::Tier(own)) = tenant.numbers {
+            tier = Some(*own);
+        }
+    }
+    let policies = policies(limit, tier, tenant.as_ref());
+    if limit.policy().is_some() && policies.is_empty() {
+        let which = if tenant.is_some() { "to this tenant" } else { "in this tier" };
+        let _ = writeln!(out, "    which does not apply {which}");
+    }
+    if plan.reads_body(limit) {
+        let _ = writeln!(out, "    which is not decided here, because it depends on the body");
+        return false;
+    }
+    if let (Whose::Group(level), Ok(None)) = (limit.whose, client.subject_of(limit.whose)) {
+        let level = plan.levels.get(level).map_or("group", |level| &level.name);
+        let _ = writeln!(out, "    which does not apply: the request has no {level}");
+        return true;
+    }
+    let cost = limit.costs.of(head.method, head.uri.path());
+    for policy in &policies {
+        let amount = check::amount_of(limit, policy);
+        let takes = match limit.usage() {
+            Some(SettleBy::Money) => "the price of its tokens".to_owned(),
+            Some(_) => "its tokens".to_owned(),
+            None => cost.get().to_string(),
+        };
+        let _ = writeln!(out, "    of {amount} this request takes {takes}");
+    }
+    true
 }
 
 fn write_verdict(out: &mut String, limits: Charged, verdict: &Verdict) {

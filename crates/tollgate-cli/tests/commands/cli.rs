@@ -182,6 +182,28 @@ fn completions_know_all_commands() {
     }
 }
 
+/// A name with a slash alone is no level.
+#[test]
+fn levels_are_indented_below_their_base() {
+    let file = "\
+rateLimiter:
+  target: http://localhost:1
+  levels: {team: {key: header, name: X-Team, trustedProxies: [127.0.0.1]}}
+  client: {limit: 3, window: 60s, levels: {team: {limit: 4, window: 60s}}}
+  apis: [{identifier: other/team, path: /, limit: 9, window: 60s, per: team}]
+";
+    let explain = ["explain", "-", "--dry", "--header", "X-Team: red"];
+    for arguments in [&["check", "-"][..], &explain] {
+        let output = tollgate(arguments, file);
+        let words = text(&output.stdout);
+        for line in ["\n  client: every", "\n    client/team: every", "\n  other/team: "] {
+            assert!(words.contains(line), "{line}: {words}{}", text(&output.stderr));
+        }
+    }
+    let words = tollgate(&explain, file).stdout;
+    assert!(text(&words).contains("\n      of 4 units per 60 s this request takes 1\n"));
+}
+
 #[test]
 fn manual_pages_exist_for_all_commands() {
     let folder = tempfile::TempDir::new().unwrap();

@@ -12,6 +12,18 @@ use crate::plan::{
     CostRule, CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose,
 };
 
+/// Indents the lines about a limit if it is a level of another of these limits.
+#[must_use]
+pub fn as_branch(limits: &[&LimitPlan], limit: &LimitPlan, lines: String) -> String {
+    let base = Policy::base_of_level(&limit.name);
+    if matches!(limit.whose, Whose::Group(_))
+        && limits.iter().any(|other| Some(&*other.name) == base)
+    {
+        return lines.lines().fold(String::new(), |out, line| out + "  " + line + "\n");
+    }
+    lines
+}
+
 /// For example `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`.
 pub fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> fmt::Result {
     let whose = match limit.whose {

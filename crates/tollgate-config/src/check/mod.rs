@@ -14,12 +14,12 @@ use tollgate_proxy::settings::{Balance, Protocol, Upstream};
 pub use self::count::Count;
 use self::limits::counted;
 use self::limits::span;
-pub use self::limits::{amount, amount_of, write_limit};
+pub use self::limits::{amount, amount_of, as_branch, write_limit};
 use self::tenants::Tenants;
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, GroupSource,
-    IdentitySource, KeyOrigin, Listen, Memory, Plan, Preflights, RateLimitDomain, Route, StorePlan,
-    SubjectsPlan, Target, Topology, TracingPlan, ValuePlan,
+    IdentitySource, KeyOrigin, LimitPlan, Listen, Memory, Plan, Preflights, RateLimitDomain, Route,
+    StorePlan, SubjectsPlan, Target, Topology, TracingPlan, ValuePlan,
 };
 
 /// Describes a plan's effect, one sentence per line and without secrets.
@@ -165,19 +165,25 @@ fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
         Some(target) => writeln!(out, " -> {}", Where(target))?,
         None => writeln!(out, ", for other proxies")?,
     }
-    for limit in limits.everywhere() {
-        write_limit(out, plan, "every request", limit)?;
-    }
+    write_limits(out, plan, "every request", &limits.everywhere().collect::<Vec<_>>())?;
     for api in &*limits.apis {
         let ApiPlan { methods, path, .. } = api;
-        for limit in api.limits() {
-            write_limit(out, plan, &format!("{methods} {path}"), limit)?;
-        }
+        let what = format!("{methods} {path}");
+        write_limits(out, plan, &what, &api.limits().collect::<Vec<_>>())?;
     }
     if limits.global.is_none() && limits.client.is_none() && limits.apis.is_empty() {
         writeln!(out, "  no request is limited")?;
     }
     Ok(())
+}
+
+fn write_limits(out: &mut String, plan: &Plan, what: &str, limits: &[&LimitPlan]) -> fmt::Result {
+    limits.iter().try_for_each(|limit| {
+        let mut lines = String::new();
+        write_limit(&mut lines, plan, what, limit)?;
+        out.push_str(&as_branch(limits, limit, lines));
+        Ok(())
+    })
 }
 
 fn subjects(list: &SubjectsPlan) -> String {

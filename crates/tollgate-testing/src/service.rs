@@ -58,7 +58,7 @@ pub type TestStore = MemoryStore<TokioClock>;
 ///
 /// [`Feedback`](tollgate::feedback::Feedback) determines whether a response is a denial: for example,
 /// each 429 is. So are a layer's problem bodies, such as a 403 for a missing key. If the layer has
-/// [another format](tollgate::layer::RateLimitLayerBuilder::response), add
+/// [another format](tollgate::layer::RateLimitLayerBuilder::on_denied), add
 /// [`mark_denials`](tollgate::layer::RateLimitLayerBuilder::mark_denials). The policy and its units
 /// are from the `RateLimit` headers, and a request passes when its response starts. With
 /// [`expose_verdicts`](tollgate::layer::RateLimitLayerBuilder::expose_verdicts), they are from
@@ -66,7 +66,7 @@ pub type TestStore = MemoryStore<TokioClock>;
 /// handler takes, and the denying policy is certain if there are several.
 ///
 /// A test fails if all responses that an expectation is about are 404, 405 or server errors,
-/// because the requests then did not reach a handler. [`Expected::status`] permits them.
+/// because the requests then did not reach a handler. [`Expected::status`](crate::Expected::status) permits them.
 ///
 /// # A limiter without HTTP
 ///

@@ -54,12 +54,14 @@ impl Reference {
         if verdict.is_admitted() {
             return Vec::new();
         }
+        // Dry charges do not count towards the sum.
+        let made: Vec<_> = charges.iter().filter(|charge| !charge.dry).copied().collect();
         let frozen = |(charge, decision): (&Charge<'_>, &Decision)| {
             let rule = charge.policy.rule();
             let is_held =
                 self.stored(&slot(charge), now).versions.iter().any(|it| it.rule == *rule);
             if charge.dry
-                || summed(charges, charge).queue.is_some()
+                || summed(&made, charge).queue.is_some()
                 || !decision.denies()
                 || decision.remaining > 0
                 || !is_held

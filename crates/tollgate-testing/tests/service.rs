@@ -2,6 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
+#[path = "service/mistakes.rs"]
+mod mistakes;
+#[path = "service/recorded_traffic.rs"]
+mod recorded_traffic;
+
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -166,98 +171,6 @@ fn headers_and_extensions_reach_the_service() {
         .assert(&test);
 }
 
-const LINES: &str = "\
-203.0.113.1 - - [22/Nov/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 5
-203.0.113.1 - - [22/Nov/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 5
-203.0.113.2 - - [22/Nov/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 5
-203.0.113.1 - - [22/Nov/2026:09:00:30 +0000] \"GET / HTTP/1.1\" 200 5
-203.0.113.1 - - [22/Nov/2026:09:00:31 +0000] \"GET / HTTP/1.1\" 200 5
-";
-
-fn log_of(lines: &str) -> tempfile::NamedTempFile {
-    let mut log = tempfile::NamedTempFile::new().unwrap();
-    log.write_all(lines.as_bytes()).unwrap();
-    log
-}
-
-fn requests_of(log: &tempfile::NamedTempFile) -> Vec<Requests> {
-    let records = Records::new(vec![Input::open(log.path()).unwrap()], &Options::default());
-    recorded(records).unwrap().requests
-}
-
-#[test]
-fn recorded_requests_have_their_times_and_clients() {
-    let log = log_of(LINES);
-    let mut test = Test::new("recorded").expect(Expected::allowed(4));
-    test.requests = requests_of(&log);
-    let create =
-        |store| routes(layer(store, Policy::token_bucket("client", Quota::per_minute(2)).unwrap()));
-    passes(&test, create);
-    // Each line is a sender, and clients are counted over all lines.
-    let failed = |expected| {
-        let mut test = Test::new("recorded").expect(expected);
-        test.requests = requests_of(&log);
-        Simulation::of(create).check(&test).into_iter().map(|failed| failed.got).collect::<Vec<_>>()
-    };
-    assert_eq!(failed(Expected::allowed_per_client(1)), ["3 allowed for 203.0.113.1"]);
-    assert_eq!(failed(Expected::allowed_per_client(1..=3)), [""; 0]);
-    let never = Expected::never_more_than_per_client(1, MINUTE);
-    assert_eq!(failed(never), ["2 allowed from 0 s on"]);
-}
-
-#[test]
-fn senders_share_their_clients() {
-    let get = || Requests::get("/").count(2);
-    let test = Test::new("shared").send(get()).send(get());
-    let test = test.expect(Expected::allowed_per_client(2));
-    let failed = Simulation::of(bucket).check(&test);
-    assert_eq!(failed.len(), 1, "{failed:?}");
-    assert_eq!(failed[0].got, "4 allowed for 203.0.113.1");
-}
-
-#[test]
-fn odd_lines_are_skipped() {
-    let lines = [
-        ("203.0.113.9", "22/Nov/2026:08:00:00", "GET /<script> HTTP/1.1"),
-        ("203.0.113.1", "22/Nov/2026:09:00:00", "GET /{client} HTTP/1.1"),
-        ("203.0.113.1", "22/Nov/2026:09:00:01", "GET /%7Bclient%7D?a=1 HTTP/1.1"),
-        ("203.0.113.1", "22/Nov/2026:09:00:02", "GE(T / HTTP/1.1"),
-    ];
-    let lines =
-        lines.map(|(client, time, line)| format!("{client} - - [{time} +0000] \"{line}\" 200 5\n"));
-    let log = log_of(&lines.concat());
-    let records = Records::new(vec![Input::open(log.path()).unwrap()], &Options::default());
-    let recorded = recorded(records).unwrap();
-    // `http` accepts braces in a path.
-    assert_eq!((recorded.requests.len(), recorded.skipped), (2, 2));
-    assert_eq!(recorded.requests[0].sender.at.get(), 0);
-    assert_eq!(recorded.requests[0].for_client(&recorded.requests[0].path, 3), "/{client}");
-    let mut test = Test::new("odd").expect(Expected::status(404));
-    test.requests = recorded.requests;
-    passes(&test, bucket);
-}
-
-#[test]
-fn lines_without_an_address_are_errors() {
-    let log = log_of(
-        "unix: - - [22/Nov/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n\
-         203.0.113.1 - - [22/Nov/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n",
-    );
-    let records = Records::new(vec![Input::open(log.path()).unwrap()], &Options::default());
-    let error = recorded(records).unwrap_err().to_string();
-    assert!(error.starts_with("1 of the log's requests have no client address"), "{error}");
-}
-
-#[test]
-fn recorded_credentials_are_not_shown() {
-    let mut request = Requests::get("/").count(20).header("Authorization", "Bearer secret");
-    request.is_recorded = true;
-    let failed = Simulation::of(bucket)
-        .check(&Test::new("secret").send(request).expect(Expected::denied(0)));
-    let table = failed[0].to_string();
-    assert!(table.contains("of 203.0.113.1") && !table.contains("secret"), "{table}");
-}
-
 #[test]
 fn arrivals_within_milliseconds_are_not_late() {
     let test = [900, 2_100, 2_900, 7_450, 7_460, 12_001, 13_000]
@@ -376,78 +289,12 @@ impl http_body::Body for Late {
 }
 
 #[test]
-fn endless_requests_fail() {
-    let failed = |requests: Requests| {
-        let failed = Simulation::of(bucket).check(&Test::new("endless").send(requests));
-        failed.into_iter().map(|failed| failed.got).collect::<Vec<_>>()
-    };
-    let get = || Requests::get("/").expect(Expected::allowed(1..));
-    let at_once =
-        "more than 10000 requests of a client at the same instant: set the time between them";
-    assert_eq!(failed(get().during(MINUTE)), [at_once]);
-    assert_eq!(failed(get().during(MINUTE).think(Duration::ZERO)), [at_once]);
-    let five = Requests::get("/").count(5).during(MINUTE);
-    assert_eq!(failed(five.clone().expect(Expected::allowed(5))), [""; 0]);
-    assert_eq!(failed(five.every(20 * SECOND).expect(Expected::allowed(3))), [""; 0]);
-}
-
-#[test]
-fn slow_searches_end() {
-    // Each request takes real time.
-    let slow = |store| {
-        bucket(store).layer(axum::middleware::from_fn(
-            async |request: axum::extract::Request, next: axum::middleware::Next| {
-                let end = std::time::Instant::now() + Duration::from_millis(3);
-                while std::time::Instant::now() < end {}
-                next.run(request).await
-            },
-        ))
-    };
-    let senders = (0..40_u8).map(|client| Requests::get("/").client([10, 0, 0, client]).count(12));
-    let mut test = Test::new("slow").expect(Expected::never_more_than(399, SECOND));
-    test.requests = senders.collect();
-    let start = std::time::Instant::now();
-    let failed = Simulation::of(slow).check(&test);
-    assert!(start.elapsed() < 4 * PATIENCE, "{:?}", start.elapsed());
-    let table = failed[0].to_string();
-    assert!(table.contains("The search took too long"), "{table}");
-}
-
-const PATIENCE: Duration = Duration::from_secs(3);
-
-#[test]
 fn missing_numbers_have_no_reason() {
     let plain =
         |_: TestStore| Router::new().route("/", get(|| async { StatusCode::TOO_MANY_REQUESTS }));
     let test = Test::new("plain").send(Requests::get("/").expect(Expected::allowed(1)));
     let failed = Simulation::of(plain).check(&test);
     assert_eq!((&*failed[0].rows[0].why, &*failed[0].rows[0].got), ("", "429"));
-}
-
-#[test]
-fn tests_that_show_nothing_are_errors() {
-    let get = || Requests::get("/");
-    let denied = || Expected::denied(0);
-    let with = |change: fn(&mut Requests)| {
-        let mut requests = get();
-        change(&mut requests);
-        Test::new("a").send(requests).expect(denied())
-    };
-    for (test, error) in [
-        (Test::new("a").send(get()), "it expects nothing"),
-        (Test::new("a").send(get().count(0)).expect(denied()), "must be at least 1"),
-        (Test::new("a").send(get().clients(0)).expect(denied()), "must be at least 1"),
-        (with(|it| it.user = Some("ann".to_owned())), "requests[0]: `user` only applies"),
-        (with(|it| it.tier = Some("pro".to_owned())), "requests[0]: `tier` only applies"),
-        (with(|it| it.replica = Some(1)), "requests[0]: `replica` only applies"),
-        (with(|it| it.answer = 201), "requests[0]: `answer` only applies"),
-        (with(|it| it.bytes = 1), "requests[0]: `bytes` only applies"),
-    ] {
-        let check = || Simulation::of(bucket).check(&test);
-        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).unwrap_err();
-        let message = panic.downcast::<String>().unwrap();
-        assert!(message.contains(error), "{message}");
-    }
 }
 
 #[test]
@@ -477,60 +324,4 @@ fn sockets_and_dates_work() {
     };
     let requests = Requests::get("/").at(20 * SECOND).expect(Expected::retry_after(40));
     passes(&Test::new("date").send(requests), app);
-}
-
-const EXPECT: &str = "expect: {allowed: 1}";
-
-#[test]
-fn gateway_keys_are_errors() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("limits.test.yaml");
-    for (test, key) in [
-        ("requests: [{path: /}], faults: [{at: 1s, storeLost: 1s}]", "faults"),
-        ("requests: [{user: ann}]", "user"),
-        ("requests: [{answer: 500}]", "answer"),
-        ("requests: [{replica: 1}]", "replica"),
-    ] {
-        std::fs::write(&file, format!("tests: [{{name: one, {test}, {EXPECT}}}]")).unwrap();
-        let error = read(&file).unwrap_err().to_string();
-        assert!(error.contains(&format!("test \"one\": `{key}` only applies")), "{error}");
-    }
-    for (text, error) in [
-        (
-            "limits: limits.yaml\ntests: [{name: a, requests: [{}], expect: {allowed: 1}}]",
-            "`limits` only applies",
-        ),
-        ("tests: []", "tests: an empty list"),
-        ("tests: [{name: a, requests: [{}]}]", "test \"a\": it has no `expect`"),
-        ("tests: [{name: a, expect: {allowed: 1}}]", "test \"a\": it has no `requests`"),
-        ("tests: [{name: a, worst: {atMost: 5}}]", "test \"a\": `worst` only applies"),
-        (
-            "tests: [{name: a, requests: [{for: 1s}], expect: {allowed: 1}}]",
-            "requests[0]: with `for` alone",
-        ),
-        ("tests: [{name: a, requests: [{}], expect: {retryAfter: 1500ms}}]", "write `2s`"),
-    ] {
-        std::fs::write(&file, text).unwrap();
-        let message = read(&file).unwrap_err().to_string();
-        assert!(message.contains(error), "{message}");
-    }
-    std::fs::write(&file, "tests: [{name: one, request: []}]").unwrap();
-    let error = read(&file).unwrap_err().to_string();
-    assert!(error.contains("requests") && error.contains("limits.test.yaml:1"), "{error}");
-}
-
-#[test]
-#[should_panic(expected = "requests[0]: no response within a day")]
-fn services_that_never_respond_fail() {
-    let app = |_: TestStore| {
-        Router::new().route("/", get(|| async { std::future::pending::<&str>().await }))
-    };
-    Simulation::of(app)
-        .assert(&Test::new("never").send(Requests::get("/")).expect(Expected::denied(0)));
-}
-
-#[test]
-#[should_panic(expected = "it has no requests")]
-fn tests_without_requests_fail() {
-    Simulation::of(bucket).assert(&Test::new("empty").expect(Expected::denied(0)));
 }

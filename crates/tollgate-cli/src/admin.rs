@@ -30,7 +30,7 @@ impl Admin {
         let authority = url.authority().filter(|_| is_http && url.query().is_none());
         let wrong = || {
             format!(
-                "`--admin {url}` is not an admin address: write a URL such as http://127.0.0.1:8081"
+                "`--admin {url}` is not an admin address: write a URL such as http://127.0.0.1:8081 [TG0708]"
             )
         };
         let authority = authority.ok_or_else(wrong)?.clone();
@@ -56,25 +56,30 @@ impl Admin {
         let at = &self.authority;
         let (status, body) = runtime.block_on(async {
             match timeout(PATIENCE, exchange(at, request)).await {
-                Ok(answer) => answer.map_err(|error| format!("http://{at}: {error}")),
-                Err(_) => Err(format!("http://{at} does not answer within {PATIENCE:?}")),
+                Ok(answer) => answer.map_err(|error| format!("http://{at}: {error} [TG0708]")),
+                Err(_) => Err(format!("http://{at} does not answer within {PATIENCE:?} [TG0708]")),
             }
         })?;
         let json = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if status.is_success() {
             return Ok(json);
         }
-        let detail = json["detail"].as_str().unwrap_or("this is not Tollgate's admin address");
+        let detail = match json["detail"].as_str() {
+            Some(detail) if status == StatusCode::UNAUTHORIZED => format!("{detail} [TG0708]"),
+            Some(detail) => detail.to_owned(),
+            None => "this is not Tollgate's admin address [TG0708]".to_owned(),
+        };
         Err(format!("http://{at}: {}: {detail}", status.as_u16()))
     }
 }
 
 fn bearer(token: &str) -> Result<HeaderValue, String> {
     if token.is_empty() {
-        return Err("there is no token: set TOLLGATE_ADMIN_TOKEN to the gateway's token".to_owned());
+        return Err("there is no token: set TOLLGATE_ADMIN_TOKEN to the gateway's token [TG0708]"
+            .to_owned());
     }
     let mut bearer = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| "the token has characters that a header cannot contain")?;
+        .map_err(|_| "the token has characters that a header cannot contain [TG0708]")?;
     bearer.set_sensitive(true);
     Ok(bearer)
 }

@@ -318,7 +318,9 @@ impl Cli {
                 Ok(String::from_utf8_lossy(&script).into_owned())
             }
             Command::Man { folder } => clap_mangen::generate_to(Self::command(), folder)
-                .map_err(|error| failure(&format!("cannot write to {}: {error}", folder.display())))
+                .map_err(|error| {
+                    failure(&format!("cannot write to {}: {error} [TG0707]", folder.display()))
+                })
                 .map(|()| String::new()),
         }
     }

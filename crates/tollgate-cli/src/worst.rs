@@ -110,7 +110,7 @@ pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
     }
     if let Some(path) = html {
         write_whole(path, document("The worst case of the limits", &body).as_bytes())
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            .map_err(|error| format!("cannot write {}: {error} [TG0707]", path.display()))?;
     }
     Ok(match format {
         ReportFormat::Text => text,

@@ -22,9 +22,10 @@ pub enum RecordedError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// Lines have no client address, so all their clients would share a quota.
+    #[doc(alias = "TG0705")]
     #[error(
         "{without} of the log's requests have no client address: add the address to the log's \
-         format, or remove these lines"
+         format, or remove these lines [TG0705]"
     )]
     NoAddress {
         /// The number of these lines.

@@ -26,7 +26,7 @@ impl End {
             (Some(lasts), _) => Ok(("for", lasts.as_secs_f64().into())),
             (None, Some(until)) => Ok(("until", read_until(until, Timestamp::now())?.into())),
             // clap requires either.
-            (None, None) => Err("an override needs `--for` or `--until`".to_owned()),
+            (None, None) => Err("an override needs `--for` or `--until` [TG0709]".to_owned()),
         }
     }
 }
@@ -40,12 +40,12 @@ fn read_until(until: &str, now: Timestamp) -> Result<String, String> {
         until.parse().map_err(|_| {
             format!(
                 "`--until {until}` is not a time: write `tomorrow`, or a time with its offset such \
-                 as 2030-01-31T18:00:00+09:00"
+                 as 2030-01-31T18:00:00+09:00 [TG0709]"
             )
         })?
     };
     if end <= now {
-        return Err(format!("`--until {until}` is not in the future: it is {now:.0} now"));
+        return Err(format!("`--until {until}` is not in the future: it is {now:.0} now [TG0709]"));
     }
     Ok(end.to_string())
 }
@@ -61,7 +61,10 @@ mod tests {
             ("tomorrow", Ok("2026-11-29T00:00:00Z")),
             ("2026-11-29T09:00:00+09:00", Ok("2026-11-29T00:00:00Z")),
             ("2026-11-29T00:00:00.5Z", Ok("2026-11-29T00:00:00.5Z")),
-            ("2026-11-28T22:30:00Z", Err("is not in the future: it is 2026-11-28T22:30:00Z now")),
+            (
+                "2026-11-28T22:30:00Z",
+                Err("is not in the future: it is 2026-11-28T22:30:00Z now [TG0709]"),
+            ),
             ("2026-11-29", Err("is not a time: write `tomorrow`")),
             ("noon", Err("is not a time")),
         ] {

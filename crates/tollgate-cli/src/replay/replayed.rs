@@ -75,26 +75,26 @@ pub enum ReplayError {
     /// Client limits would treat all requests alike.
     #[error(
         "no request has a client: the log has no address (in a log_format $remote_addr, in JSON \
-         address=…), and no user or key that the file reads; add one to --log"
+         address=…), and no user or key that the file reads; add one to --log [TG0705]"
     )]
     NoClient,
     /// The log has no requests, or none that `suggest` can use.
     #[error(
         "no limit charges any line: they are preflights, not HTTP, or requests that `serve` \
-         rejects; if they are requests, describe their format with --log"
+         rejects; if they are requests, describe their format with --log [TG0704]"
     )]
     NoneCharged,
     /// The log cannot be read again for the report.
-    #[error("`--html` needs the log as a file: stdin cannot be read twice")]
+    #[error("`--html` needs the log as a file: stdin cannot be read twice [TG0701]")]
     HtmlOfStdin,
     /// All proxies would count as clients.
     #[error(
         "no line has the header `{header}` of the trusted proxies; add it to --log (in a log_format \
-         $http_{variable}, in JSON header.{header}=…), or omit --trusted-proxies",
+         $http_{variable}, in JSON header.{header}=…), or omit --trusted-proxies [TG0705]",
         variable = header.to_ascii_lowercase().replace('-', "_")
     )]
     NoHeader { header: String },
-    #[error("cannot write {path}: {error}")]
+    #[error("cannot write {path}: {error} [TG0707]")]
     Write { path: PathBuf, error: io::Error },
 }
 

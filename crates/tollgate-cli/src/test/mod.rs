@@ -108,7 +108,7 @@ fn run_once(args: &TestArgs) -> Result<String, ExitCode> {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> ExitCode {
-    wrong(&format_args!("cannot write {}: {error}", path.display()))
+    wrong(&format_args!("cannot write {}: {error} [TG0707]", path.display()))
 }
 
 /// Writes the HTML file.

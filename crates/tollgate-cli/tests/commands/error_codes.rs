@@ -90,7 +90,7 @@ fn explain_error_prints_the_page() {
     assert_eq!((status, list.lines().count()), (Some(0), page().len()));
     let (status, text) = run(&["explain-error", "TG9998"]);
     assert_eq!(status, Some(2));
-    assert!(text.starts_with("error: there is no code TG9998; the nearest is TG06"), "{text}");
+    assert!(text.starts_with("error: there is no code TG9998; the nearest is TG07"), "{text}");
 }
 
 #[test]

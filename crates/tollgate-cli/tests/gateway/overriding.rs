@@ -159,11 +159,19 @@ async fn wrong_commands_name_the_cure() {
         args
     };
     for (token, args, cure) in [
-        ("another-token-of-an-operator", set(&["--limit", "9", "--for", "1h"]), "401: This needs"),
+        (
+            "another-token-of-an-operator",
+            set(&["--limit", "9", "--for", "1h"]),
+            "error[TG0708]: http",
+        ),
         ("", set(&["--limit", "9", "--for", "1h"]), "set TOLLGATE_ADMIN_TOKEN"),
         (TOKEN, set(&["--limit", "0", "--for", "1h"]), "0 is not in 1.."),
         (TOKEN, set(&["--limit", "9"]), "--for <TIME>|--until <WHEN>"),
-        (TOKEN, set(&["--limit", "9", "--until", "2020-01-01T00:00:00Z"]), "is not in the future"),
+        (
+            TOKEN,
+            set(&["--limit", "9", "--until", "2020-01-01T00:00:00Z"]),
+            "error[TG0709]: `--until",
+        ),
         (TOKEN, set(&["--limit", "9", "--until", "noon"]), "write `tomorrow`"),
         (TOKEN, set(&["--limit", "9", "--for", "2000d"]), "at most 366 days"),
         (
@@ -181,7 +189,9 @@ async fn wrong_commands_name_the_cure() {
         .args(["override", "list", "--admin", "https://127.0.0.1:1", "--token", TOKEN])
         .output()
         .unwrap();
-    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("write a URL such as"));
+    let told = String::from_utf8_lossy(&elsewhere.stderr);
+    assert!(told.contains("write a URL such as"), "{told}");
+    assert!(told.starts_with("error[TG0708]: "), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

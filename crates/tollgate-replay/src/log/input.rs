@@ -25,7 +25,8 @@ pub struct Input {
 #[non_exhaustive]
 pub enum ReadError {
     /// The file cannot be opened, or it is a directory.
-    #[error("cannot open {name}: {error}; name a file of an access log, or - for stdin")]
+    #[doc(alias = "TG0701")]
+    #[error("cannot open {name}: {error}; name a file of an access log, or - for stdin [TG0701]")]
     Open {
         /// The file.
         name: Box<str>,
@@ -34,7 +35,8 @@ pub enum ReadError {
         error: io::Error,
     },
     /// The file's bytes cannot be read.
-    #[error("cannot read {name} after line {line}: {error}")]
+    #[doc(alias = "TG0701")]
+    #[error("cannot read {name} after line {line}: {error} [TG0701]")]
     Read {
         /// The file.
         name: Box<str>,
@@ -45,7 +47,8 @@ pub enum ReadError {
         error: io::Error,
     },
     /// A line is too long for a log file.
-    #[error("line {line} of {name} is longer than 1 MiB: it is not an access log")]
+    #[doc(alias = "TG0702")]
+    #[error("line {line} of {name} is longer than 1 MiB: it is not an access log [TG0702]")]
     TooLong {
         /// The file.
         name: Box<str>,
@@ -53,14 +56,16 @@ pub enum ReadError {
         line: u64,
     },
     /// The files contain no lines.
-    #[error("{name} has no lines: there is nothing to replay")]
+    #[doc(alias = "TG0704")]
+    #[error("{name} has no lines: there is nothing to replay [TG0704]")]
     Empty {
         /// The file.
         name: Box<str>,
     },
     /// None of the first lines can be read.
+    #[doc(alias = "TG0702")]
     #[error(
-        "{} be read as {format}: line {line}: {reason}; name its format (--log)",
+        "{} be read as {format}: line {line}: {reason}; name its format (--log) [TG0702]",
         match lines {
             1 => format!("the only line of {name} cannot"),
             _ => format!("none of the first {lines} lines of {name} can"),
@@ -79,9 +84,10 @@ pub enum ReadError {
         reason: Reason,
     },
     /// The lines can be read, but their times are in the future.
+    #[doc(alias = "TG0706")]
     #[error(
         "line {line} of {name}: its time is in the future, and no other line can be replayed; \
-         correct the times in the log, or this machine's clock"
+         correct the times in the log, or this machine's clock [TG0706]"
     )]
     Future {
         /// The file.
@@ -90,9 +96,10 @@ pub enum ReadError {
         line: u64,
     },
     /// A user-defined field does not occur in any line.
+    #[doc(alias = "TG0702")]
     #[error(
         "no line of {names} has the field `{path}` with a readable value; correct its name in --log, or \
-         leave it out"
+         leave it out [TG0702]"
     )]
     NeverSeen {
         /// The files.
@@ -101,7 +108,8 @@ pub enum ReadError {
         path: Box<str>,
     },
     /// A line cannot be read, and the options do not allow skipping it.
-    #[error("line {line} of {name} cannot be read: {reason}")]
+    #[doc(alias = "TG0702")]
+    #[error("line {line} of {name} cannot be read: {reason} [TG0702]")]
     Unreadable {
         /// The file.
         name: Box<str>,
@@ -111,9 +119,10 @@ pub enum ReadError {
         reason: Reason,
     },
     /// The log's times jump back.
+    #[doc(alias = "TG0706")]
     #[error(
         "line {line} of {name} is {} s earlier than a line before it; sort the log by time, or name \
-         each of its files by itself", .back.as_secs()
+         each of its files by itself [TG0706]", .back.as_secs()
     )]
     Backwards {
         /// The file.

@@ -149,44 +149,51 @@ impl FromStr for Format {
 }
 
 /// The error for an invalid format description.
+#[doc(alias = "TG0703")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
     /// The description is neither a name nor a template.
     #[error(
         "`{0}` is not a log format; use auto, {names}, json:time=…,method=…,target=…, '#Fields: …' \
-         of a W3C log, or a log_format of nginx such as '$remote_addr [$time_local] …'",
+         of a W3C log, or a log_format of nginx such as '$remote_addr [$time_local] …' [TG0703]",
         names = KNOWN.iter().flat_map(|known| known.names).copied().collect::<Vec<_>>().join(", ")
     )]
     Unknown(Box<str>),
     /// A `$` has no name.
-    #[error("a `$` without a name in `{0}`; write a variable of nginx, such as $remote_addr")]
+    #[error(
+        "a `$` without a name in `{0}`; write a variable of nginx, such as $remote_addr [TG0703]"
+    )]
     NoName(Box<str>),
     /// Two adjacent variables cannot be distinguished.
-    #[error("nothing separates `${0}` from the variable before it; put text between them")]
+    #[error("nothing separates `${0}` from the variable before it; put text between them [TG0703]")]
     Adjacent(Box<str>),
     /// There is no time, so requests cannot be replayed.
-    #[error("no time in the format; add $time_local, $time_iso8601 or $msec (in JSON: time=…)")]
+    #[error(
+        "no time in the format; add $time_local, $time_iso8601 or $msec (in JSON: time=…) [TG0703]"
+    )]
     NoTime,
     /// There is no target to find routes by.
-    #[error("no request in the format; add \"$request\" or $request_uri (in JSON: target=…)")]
+    #[error(
+        "no request in the format; add \"$request\" or $request_uri (in JSON: target=…) [TG0703]"
+    )]
     NoRequest,
     /// There is no method to distinguish requests from lines that are not HTTP.
     #[error(
-        "no method in the format; add \"$request\" or $request_method (in JSON: method=… or request=…)"
+        "no method in the format; add \"$request\" or $request_method (in JSON: method=… or request=…) [TG0703]"
     )]
     NoMethod,
     /// There are more than 255 headers.
-    #[error("more than 255 header fields in the format; leave out some")]
+    #[error("more than 255 header fields in the format; leave out some [TG0703]")]
     Headers,
     /// An entry is not a pair of names.
-    #[error("`{0}` is not a pair; write field=name, such as time=ts")]
+    #[error("`{0}` is not a pair; write field=name, such as time=ts [TG0703]")]
     NoPair(Box<str>),
     /// A name is not a record field.
     #[error(
         "`{0}` is not a field; use time, end, address, method, target, request, host, status, \
          bytes, user, tier, seconds, milliseconds, microseconds, nanoseconds, model, input_tokens, \
-         cached_tokens, output_tokens or header.<name>"
+         cached_tokens, output_tokens or header.<name> [TG0703]"
     )]
     UnknownField(Box<str>),
 }

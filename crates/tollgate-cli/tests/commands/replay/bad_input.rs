@@ -14,7 +14,10 @@ fn devices_are_not_replaced_by_reports() {
         let output = folder.tollgate(arguments);
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.starts_with("error: cannot write report: No space left on device"), "{told}");
+        assert!(
+            told.starts_with("error[TG0707]: cannot write report: No space left on device"),
+            "{told}"
+        );
     }
     assert!(folder.0.path().join("report").is_symlink());
 }
@@ -60,38 +63,62 @@ fn bad_input_exits_with_2_and_writes_no_report() {
         let name = format!("cut.{compressor}");
         fs::write(folder.0.path().join(name), &bytes[..bytes.len() / 2]).unwrap();
     }
-    for (arguments, expected) in [
-        (&["limits.yaml", "empty.log"][..], "empty.log has no lines"),
-        (&["limits.yaml", "."], "it is a directory"),
-        (&["limits.yaml", "nowhere.log"], "cannot open nowhere.log"),
-        (&["limits.yaml", "limits.yaml"], "can be read as a common or combined log"),
-        (&["limits.yaml", "binary.log"], "of binary.log can be read as a common or combined log"),
-        (&["limits.yaml", "cut.gzip"], "cannot read cut.gzip after line "),
-        (&["limits.yaml", "cut.zstd"], "cannot read cut.zstd after line "),
-        (&["limits.yaml", "access.log", "--log", "caddy"], "it is not a JSON object"),
-        (&["limits.yaml", "back.log"], "line 21 of back.log is 86403 s earlier"),
+    for (arguments, expected, code) in [
+        (&["limits.yaml", "empty.log"][..], "empty.log has no lines", "TG0704"),
+        (&["limits.yaml", "."], "it is a directory", "TG0701"),
+        (&["limits.yaml", "nowhere.log"], "cannot open nowhere.log", "TG0701"),
+        (&["limits.yaml", "limits.yaml"], "can be read as a common or combined log", "TG0702"),
+        (
+            &["limits.yaml", "binary.log"],
+            "of binary.log can be read as a common or combined log",
+            "TG0702",
+        ),
+        (&["limits.yaml", "cut.gzip"], "cannot read cut.gzip after line ", "TG0701"),
+        (&["limits.yaml", "cut.zstd"], "cannot read cut.zstd after line ", "TG0701"),
+        (&["limits.yaml", "access.log", "--log", "caddy"], "it is not a JSON object", "TG0702"),
+        (&["limits.yaml", "back.log"], "line 21 of back.log is 86403 s earlier", "TG0706"),
         (
             &["limits.yaml", "hosts.log"],
             "its remote_addr is `crawl-66.example.com`, which is not the",
+            "TG0702",
         ),
-        (&["limits.yaml", "quoted.log"], "which is not the address of a client; name its format"),
+        (
+            &["limits.yaml", "quoted.log"],
+            "which is not the address of a client; name its format",
+            "TG0702",
+        ),
         (
             &["limits.yaml", "own.log", "--log", "json:time=t,method=m,target=u"],
             "no request has a client",
+            "TG0705",
         ),
         (
             &["limits.yaml", "own.log", "--log", "json:time=t,method=m,target=u,user=who"],
             "no line of own.log has the field `who` with a readable value; correct its name in --log",
+            "TG0702",
         ),
         (
             &["limits.yaml", "own.log", "--log", "json:time=t,target=u"],
             "no method in the format; add",
+            "TG0703",
         ),
-        (&["limits.yaml", "access.log", "--strict"], "line 13 of access.log cannot be read"),
-        (&["limits.yaml", "access.log", "--log", "apache"], "`apache` is not a log format"),
-        (&["nowhere.yaml", "access.log"], "nowhere.yaml"),
-        (&["limits.yaml", "access.log", "--compare", "access.log"], "error"),
-        (&["limits.yaml", "access.log", "--html", "no/such/report.html"], "cannot write no/such"),
+        (
+            &["limits.yaml", "access.log", "--strict"],
+            "line 13 of access.log cannot be read",
+            "TG0702",
+        ),
+        (
+            &["limits.yaml", "access.log", "--log", "apache"],
+            "`apache` is not a log format",
+            "TG0703",
+        ),
+        (&["nowhere.yaml", "access.log"], "nowhere.yaml", "TG0001"),
+        (&["limits.yaml", "access.log", "--compare", "access.log"], "error", "TG0011"),
+        (
+            &["limits.yaml", "access.log", "--html", "no/such/report.html"],
+            "cannot write no/such",
+            "TG0707",
+        ),
     ] {
         let mut all = vec!["replay"];
         all.extend(arguments);
@@ -101,7 +128,7 @@ fn bad_input_exits_with_2_and_writes_no_report() {
         let output = folder.tollgate(&all);
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(expected), "{arguments:?}: {told}");
+        assert!(told.contains(expected) && told.contains(code), "{arguments:?}: {told}");
         assert!(output.stdout.is_empty());
         let left = fs::read_dir(folder.0.path()).unwrap().map(|it| it.unwrap().file_name());
         assert!(left.into_iter().all(|name| !name.to_str().unwrap().starts_with("report")));
@@ -115,18 +142,31 @@ fn unusable_logs_and_options_are_rejected() {
     let request = line(3, "203.0.113.9", "/");
     folder.write("preflights.log", &request.replace("GET", "OPTIONS"));
     folder.write("bytes.log", &request.replace("GET /", "\\x16\\x03"));
-    for (arguments, expected) in [
-        (&["suggest", "access.log"][..], "its remote_addr is `crawl-66.example.com`"),
-        (&["suggest", "own.log", "--log=json:time=t,method=m,target=u"], "no request has a client"),
-        (&["suggest", "preflights.log"], "no limit charges any line: they are preflights"),
-        (&["suggest", "bytes.log"], "no limit charges any line"),
-        (&["replay", "limits.yaml", "bytes.log"], "no limit charges any line"),
-        (&["suggest", "access.log", "--window=500ms"], "expected whole seconds such as 60s"),
-        (&["suggest", "access.log", "--pattern=item/{id}"], "expected a path such as /item/{id}"),
+    for (arguments, expected, code) in [
+        (&["suggest", "access.log"][..], "its remote_addr is `crawl-66.example.com`", "TG0702"),
+        (
+            &["suggest", "own.log", "--log=json:time=t,method=m,target=u"],
+            "no request has a client",
+            "TG0705",
+        ),
+        (
+            &["suggest", "preflights.log"],
+            "no limit charges any line: they are preflights",
+            "TG0704",
+        ),
+        (&["suggest", "bytes.log"], "no limit charges any line", "TG0704"),
+        (&["replay", "limits.yaml", "bytes.log"], "no limit charges any line", "TG0704"),
+        (&["suggest", "access.log", "--window=500ms"], "expected whole seconds such as 60s", ""),
+        (
+            &["suggest", "access.log", "--pattern=item/{id}"],
+            "expected a path such as /item/{id}",
+            "",
+        ),
     ] {
         let output = folder.tollgate(arguments);
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(expected) && output.stdout.is_empty(), "{told}");
+        assert!(told.contains(expected) && told.contains(code), "{told}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
     }
 }

@@ -48,7 +48,7 @@ fn wrong_times_do_not_imply_another_format() {
         let error = reason(text, &options);
         assert!(error.contains("its time is in the future"), "{error}");
         assert!(
-            error.ends_with("correct the times in the log, or this machine's clock"),
+            error.ends_with("correct the times in the log, or this machine's clock [TG0706]"),
             "{error}"
         );
     }

@@ -1,5 +1,6 @@
 //! Limits: a policy with its key, costs and conditions, and what happens to denied requests.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use tollgate_core::{Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
@@ -9,12 +10,16 @@ use tollgate_engine::{Corrects, Limit as Rule};
 use crate::cost::Costs;
 use crate::head::Condition;
 use crate::head::RequestHead;
-use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource, Subject, SubjectKind, SubjectName};
+use crate::key::{
+    self, ApiKey, ApiKeys, ClientIp, Global, KeySource, Subject, SubjectKind, SubjectName,
+};
 pub use crate::paths::{Paths, PathsError};
 use crate::settling::{Forgives, Settling};
 pub use crate::settling::{Reserve, ResponseHead};
-use crate::tier::lookup::LimitQuotas;
-use crate::tier::{QuotaLookup, Tier};
+#[cfg(feature = "metrics")]
+use crate::tier::lookup::QuotaOrTier;
+use crate::tier::lookup::{LimitQuotas, OwnQuotas};
+use crate::tier::{QuotaLookup, Tier, UnlimitedTiers};
 
 /// A policy, together with the key, costs and conditions that a layer applies it with.
 ///
@@ -87,8 +92,7 @@ pub enum OnMissingKey {
 impl OnMissingKey {
     /// Returns the key that all requests without a key use under [`Share`](Self::Share).
     pub fn shared_key() -> Key {
-        // A source's keys start with a nonzero tag, so they never equal this key.
-        Key::new([0, b'-'])
+        key::shared_without_key()
     }
 }
 
@@ -656,6 +660,29 @@ impl Limit {
         }
     }
 
+    /// Returns the tiers to which the limit does not apply. `tiers` contains the tiers' names, ordered
+    /// by number.
+    pub(crate) fn unlimited_tiers(&self, tiers: &[Tier]) -> UnlimitedTiers {
+        let has_all = !self.is_only_in_tiers && self.unlimited.is_empty();
+        let tiers = if has_all { &[] } else { tiers };
+        let in_tiers = tiers.iter().map(|tier| self.is_unlimited_in(Some(tier))).collect();
+        UnlimitedTiers { without_tier: self.is_only_in_tiers, in_tiers }
+    }
+
+    /// Returns what builds the policies of clients with quotas of their own, if the limit looks them up.
+    /// `tiers` contains the tiers' names, ordered by number. `prepare` makes the values that responses
+    /// to a client need.
+    pub(crate) fn own_quotas(
+        &self,
+        tiers: &[Tier],
+        prepare: impl Fn(&Policy) -> Box<dyn Any + Send + Sync> + Send + Sync + 'static,
+    ) -> Option<OwnQuotas> {
+        let in_tier = |tier: &Tier| (tier.clone(), self.policy_in(Some(tier)).clone());
+        let (policy, in_tiers) = (self.policy.clone(), tiers.iter().map(in_tier).collect());
+        let quotas = self.quotas.clone()?;
+        Some(OwnQuotas::new(quotas, policy, in_tiers, self.unlimited_tiers(tiers), prepare))
+    }
+
     /// Returns this limit's policy in a tier. A tier without its own quota uses the policy outside
     /// of tiers.
     pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
@@ -666,16 +693,26 @@ impl Limit {
     /// Returns the key's policy if its quota was looked up recently, and otherwise the tier's policy.
     #[cfg(feature = "metrics")]
     pub fn policy_of(&self, tier: Option<&Tier>, key: &Key) -> Policy {
-        let cached = self.quotas.as_ref().and_then(|quotas| quotas.cached(self, key));
-        cached.unwrap_or_else(|| self.policy_in(tier).clone())
+        let own = self.quotas.as_ref().and_then(|quotas| {
+            Some(match quotas.last(key)? {
+                QuotaOrTier::Quota(quota) => quotas.policy(&self.policy, quota).ok()?,
+                QuotaOrTier::Tier(tier) => self.policy_in(Some(&tier)).clone(),
+                QuotaOrTier::Unlimited => return None,
+            })
+        });
+        own.unwrap_or_else(|| self.policy_in(tier).clone())
     }
 
     /// Returns whether the limit does not apply to the key: its quota was looked up recently and is
     /// unlimited, or it has no quota in this tier.
     #[cfg(feature = "metrics")]
     pub fn is_unlimited(&self, tier: Option<&Tier>, key: &Key) -> bool {
-        let looked_up = self.quotas.as_ref().and_then(|quotas| quotas.is_unlimited(self, key));
-        looked_up.unwrap_or_else(|| tier.is_some() && self.is_unlimited_in(tier))
+        match self.quotas.as_ref().and_then(|quotas| quotas.last(key)) {
+            Some(QuotaOrTier::Quota(_)) => false,
+            Some(QuotaOrTier::Tier(tier)) => self.is_unlimited_in(Some(&tier)),
+            Some(QuotaOrTier::Unlimited) => true,
+            None => tier.is_some() && self.is_unlimited_in(tier),
+        }
     }
 
     pub(crate) fn shown_name(&self) -> &str {

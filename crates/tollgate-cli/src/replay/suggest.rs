@@ -2,6 +2,7 @@
 
 mod comments;
 mod file;
+mod learned;
 mod openapi;
 mod options;
 
@@ -10,12 +11,12 @@ use std::path::Path;
 use tollgate::store::Micros;
 use tollgate_config::plan::Plan;
 use tollgate_config::{self as config, Source};
+use tollgate_replay::Answer;
 use tollgate_replay::log::Record;
 use tollgate_replay::suggest::{Bounds, Observed, Part, Suggest, Suggestion, Trial};
-use tollgate_replay::{Answer, Report};
 
-use self::comments::Learned;
 use self::file::{SECRET, write_head};
+use self::learned::{Judged, Learned};
 pub use self::options::SuggestArgs;
 use super::recorded::Recorded;
 use super::replayed::{ReplayError, at_the_end, in_line, read, write_whole};
@@ -43,12 +44,6 @@ pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
             Ok(format!("tollgate check {0}\ntollgate serve {0}\n", path.display()))
         }
     }
-}
-
-/// The clients that a file denies.
-struct Judged<'a> {
-    trial: Trial<'a>,
-    report: Report,
 }
 
 /// Replays the log with the suggested file.

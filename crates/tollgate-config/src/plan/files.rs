@@ -6,7 +6,6 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
@@ -23,13 +22,9 @@ use tollgate_proxy::settings::TargetTls;
 use webpki::EndEntityCert;
 
 use crate::code::{self, Code};
-use crate::file::read;
-use crate::plan::{
-    KeyOrigin, TargetTlsFiles, TenantQuota, TenantRules, TenantSource, TenantTable, TenantsPlan,
-    TlsFiles,
-};
+pub use crate::file::read::tenants_file::{known_tenants, tenant, tenants, tenants_logged};
+use crate::plan::{KeyOrigin, TargetTlsFiles, TlsFiles};
 pub use crate::yaml::named_files::FileError;
-use crate::yaml::problem::Problems;
 use crate::yaml::source::is_pipe;
 
 /// Reads a listener's certificates and keys.
@@ -217,80 +212,6 @@ pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
     )
 }
 
-/// The tenants in a file, which must fit these rules.
-///
-/// # Errors
-/// The file cannot be read, or has these problems.
-pub fn tenants(file: &Path, rules: &TenantRules) -> Result<TenantTable, Vec<FileError>> {
-    read_tenants(file, rules, true)
-}
-
-/// Like [`tenants`], with the problems in words for a log. They name lines, but no tenants.
-///
-/// # Errors
-/// The file's problems.
-pub fn tenants_logged(file: &Path, rules: &TenantRules) -> Result<TenantTable, String> {
-    read_tenants(file, rules, false).map_err(|errors| in_words(&errors))
-}
-
-fn in_words(errors: &[FileError]) -> String {
-    let errors = errors.iter().map(|it| format!("{}; {}", it.what, it.cure));
-    errors.collect::<Vec<_>>().join("\n")
-}
-
-fn read_tenants(
-    file: &Path,
-    rules: &TenantRules,
-    shows_names: bool,
-) -> Result<TenantTable, Vec<FileError>> {
-    let text = read_up_to(file, MOST_BYTES_OF_A_LIST).and_then(|bytes| text_of(file, bytes));
-    let text = text.map_err(|error| vec![error])?;
-    let problems = Rc::new(Problems::default());
-    read::tenants::table(&text, rules, &problems).map_err(|_| {
-        let lines = problems.take();
-        let shown = lines.iter().take(MOST_PROBLEMS).map(|it| {
-            let line = 1 + text.chars().take(it.place.span.start).filter(|it| *it == '\n').count();
-            let path = it.place.path.as_str();
-            let name = path.strip_prefix("tenants.").unwrap_or_default();
-            let (name, what) = match shows_names {
-                true if !name.is_empty() => (format!(", `{name}`"), it.what.clone()),
-                true => (String::new(), it.what.clone()),
-                // Such as "`acme` is defined twice".
-                false => {
-                    let named = format!("`{}`", path.strip_prefix("tenants.").unwrap_or(path));
-                    (String::new(), it.what.replace(&named, "`…`"))
-                }
-            };
-            let what = format!("{}: line {line}{name}: {what}", file.display());
-            wrong(file, it.code, what, &it.cure)
-        });
-        let mut shown: Vec<_> = shown.collect();
-        if let (Some(last), more @ 1..) =
-            (shown.last_mut(), lines.len().saturating_sub(MOST_PROBLEMS))
-        {
-            last.what = format!("{} (and at least {more} more problems)", last.what);
-        }
-        shown
-    })
-}
-
-/// The tenants that commands know: those in a file. Returns `None` for other sources.
-///
-/// # Errors
-/// The file's problems in words.
-pub fn known_tenants(plan: &TenantsPlan) -> Result<Option<TenantTable>, String> {
-    let TenantSource::File(file) = &plan.source else { return Ok(None) };
-    tenants(file, &plan.rules).map(Some).map_err(|errors| in_words(&errors))
-}
-
-/// Reads a tenant's numbers, for example from JSON. The error names the problem and its cure.
-pub fn tenant(text: &str, rules: &TenantRules) -> Result<TenantQuota, String> {
-    read::tenants::one(text, rules)
-}
-
-/// Enough to see what is wrong with a file that a program writes.
-const MOST_PROBLEMS: usize = 10;
-
 /// Reads a file as text.
 ///
 /// # Errors
@@ -299,7 +220,7 @@ pub(crate) fn text(file: &Path) -> Result<String, FileError> {
     text_of(file, read(file)?)
 }
 
-fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
+pub(crate) fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
     String::from_utf8(bytes)
         .map_err(|_| wrong(file, code::NOT_UTF8, "it is not UTF-8", "save it as UTF-8"))
 }
@@ -308,7 +229,7 @@ fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     read_up_to(path, MOST_BYTES)
 }
 
-fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
+pub(crate) fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
     if is_pipe(path) {
         return Err(wrong(
             path,
@@ -380,7 +301,12 @@ fn no_keys(path: &Path, error: &JwtKeyError) -> FileError {
     wrong(path, code.unwrap_or(code::TOKEN_KEY), what, cure)
 }
 
-fn wrong(file: &Path, code: Code, what: impl fmt::Display, cure: impl fmt::Display) -> FileError {
+pub(crate) fn wrong(
+    file: &Path,
+    code: Code,
+    what: impl fmt::Display,
+    cure: impl fmt::Display,
+) -> FileError {
     FileError { file: file.to_owned(), code, what: what.to_string(), cure: cure.to_string() }
 }
 
@@ -391,4 +317,4 @@ const PRIVATE_KEY: &str = "private key";
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Enough for about two million networks.
-const MOST_BYTES_OF_A_LIST: u64 = 32 << 20;
+pub(crate) const MOST_BYTES_OF_A_LIST: u64 = 32 << 20;

@@ -57,6 +57,11 @@ impl Statuses {
             Self::Class(class) => status.as_u16() / 100 == class,
         }
     }
+
+    /// Whether any of these contains the status.
+    pub fn any(these: &[Self], status: StatusCode) -> bool {
+        these.iter().any(|it| it.contain(status))
+    }
 }
 
 /// Parses `401` or `2xx`.

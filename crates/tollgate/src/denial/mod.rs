@@ -25,6 +25,7 @@
 mod json;
 mod members;
 mod problem;
+mod quota;
 mod reason;
 mod respond;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use tollgate_core::{Calendar, Cost, Micros, Outcome, Timestamp};
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::problem::problem_response;
 pub(crate) use self::problem::standings;
+use self::quota::QuotaMembers;
 pub use self::reason::Reason;
 pub(crate) use self::respond::ResponseFromFn;
 pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFormat};
@@ -85,17 +87,6 @@ impl OwnDenial {
     pub const fn reason(self) -> Reason {
         self.0
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct QuotaMembers {
-    limit: u64,
-    remaining: u64,
-    /// `None` for a concurrency limit.
-    window: Option<Micros>,
-    calendar: Option<Calendar>,
-    reset_at: u64,
-    cost: Cost,
 }
 
 impl<'a> Denial<'a> {

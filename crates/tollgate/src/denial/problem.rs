@@ -7,11 +7,12 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use humantime::{Rfc3339Timestamp, format_rfc3339_seconds};
-use tollgate_core::{Calendar, Micros, Timestamp};
+use tollgate_core::Timestamp;
 
 use super::json::JsonMembers;
-use super::{Denial, Members, QuotaMembers, Reason};
-use crate::headers::{self, ShownPolicy};
+use super::quota::QuotaMembers;
+use super::{Denial, Members, Reason};
+use crate::headers::ShownPolicy;
 
 /// Makes an error response for other causes than a denial, with the same form of body. `detail` is
 /// for people, and `code` is for programs.
@@ -94,39 +95,6 @@ impl Denial<'_> {
     }
 }
 
-impl QuotaMembers {
-    pub(super) fn of(decided_at: Timestamp, shown: ShownPolicy<'_>) -> Self {
-        let (fields, decision, cost) = shown;
-        Self {
-            limit: decision.limit,
-            remaining: decision.remaining,
-            window: fields.window(),
-            calendar: fields.policy().quota().calendar(),
-            reset_at: headers::reset_at(decided_at, shown),
-            cost,
-        }
-    }
-
-    fn write(&self, json: &mut JsonMembers) {
-        json.integer("limit", self.limit);
-        json.integer("remaining", self.remaining);
-        match self.span() {
-            Some(Span::Window(window)) => json.display("window", window),
-            Some(span) => json.text("window", &span.to_string()),
-            None => json.literal("quota_unit", "concurrent-requests"),
-        }
-    }
-
-    /// Returns `None` for a concurrency limit.
-    const fn span(&self) -> Option<Span> {
-        match (self.calendar, self.window) {
-            (Some(calendar), _) => Some(Span::Calendar(calendar)),
-            (None, Some(window)) => Some(Span::Window(window)),
-            (None, None) => None,
-        }
-    }
-}
-
 /// Returns the body of a [`Status`](crate::layer::Status): each policy with the time of its decision
 /// and the requests to which it applies, as the members of a problem.
 pub(crate) fn standings<'a>(
@@ -156,21 +124,6 @@ pub(crate) fn standings<'a>(
     let mut json = JsonMembers::new();
     json.list("limits", policies.map(standing));
     json.into_object()
-}
-
-/// Displays for example "60 seconds" or "calendar day in Europe/Berlin".
-enum Span {
-    Window(Micros),
-    Calendar(Calendar),
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Window(window) => window.fmt(f),
-            Self::Calendar(calendar) => write!(f, "calendar {calendar}"),
-        }
-    }
 }
 
 /// Formats the time in UTC, at most the last instant with a four-digit year.

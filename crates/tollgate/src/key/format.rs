@@ -6,8 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use tollgate_core::Key;
 
 use super::SubjectKind;
-use super::encode::{Decoded, decode};
-use crate::limit::OnMissingKey;
+use super::encode::{Decoded, decode, shared_without_key};
 
 /// How much of a subject operators see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +39,7 @@ impl SubjectFormatter {
 
     /// Returns the text for the subject with this key.
     pub fn format(&self, key: &Key, kind: SubjectKind) -> String {
-        if *key == OnMissingKey::shared_key() {
+        if *key == shared_without_key() {
             return "missing".to_owned();
         }
         match self.format {

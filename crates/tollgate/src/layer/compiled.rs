@@ -33,11 +33,10 @@ impl CompiledLimit {
         let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
         let base = fields(&limit.policy);
         let of_limit = base.clone();
-        let quotas = OwnQuotas::new(&limit, names_of(tiers), move |policy| {
-            Box::new(of_limit.of_client(policy))
-        });
+        let quotas =
+            limit.own_quotas(names_of(tiers), move |policy| Box::new(of_limit.of_client(policy)));
         let quotas = quotas.map(Box::new);
-        let unlimited = UnlimitedTiers::of(&limit, names_of(tiers));
+        let unlimited = limit.unlimited_tiers(names_of(tiers));
         let costs = limit.costs.as_ref().unwrap_or(costs).clone();
         let uniform_cost = costs.uniform_cost();
         let in_tiers = in_tiers.unwrap_or_default();

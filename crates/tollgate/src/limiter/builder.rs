@@ -13,7 +13,6 @@ use crate::drive::Observed;
 use crate::layer::{LayerError, WaitQueue, check_limits};
 use crate::limit::Reserve;
 use crate::tier::QuotaLookup;
-use crate::tier::lookup::OwnQuotas;
 use crate::{Limit, Mode};
 
 /// Collects the policies and options of a [`Limiter`].
@@ -268,7 +267,7 @@ impl<St: Store> LimiterBuilder<St> {
         let rules = rules.overridden_by(self.store.overrides(), |_, _, _| Box::new(()));
         let face = Face {
             queue: self.wait_queue,
-            quotas: limits.iter().map(|it| OwnQuotas::new(it, &[], |_| Box::new(()))).collect(),
+            quotas: limits.iter().map(|it| it.own_quotas(&[], |_| Box::new(()))).collect(),
             are_global: limits.iter().map(Limit::is_global).collect(),
             limits: limits.into(),
             policies,

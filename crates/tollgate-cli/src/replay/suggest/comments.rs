@@ -3,29 +3,12 @@
 use std::fmt::{self, Write as _};
 
 use tollgate_config::check::Count;
-use tollgate_replay::log::FileFormat;
 use tollgate_replay::suggest::{ClientKind, DeniedClients, Part, Suggestion};
 
 use super::super::words::{Percent, formats_in_words};
-use super::Judged;
 use super::file::percent;
+use super::learned::{Judged, Learned};
 use super::options::SuggestArgs;
-
-/// The result of reading the log.
-pub(super) struct Learned {
-    pub(super) suggestion: Suggestion,
-    pub(super) formats: Vec<FileFormat>,
-    pub(super) unreadable: u64,
-    /// Lines that charge no limit.
-    pub(super) not_limited: u64,
-    /// Lines with `X-Forwarded-For` although their peer counts as the client.
-    pub(super) not_forwarded: u64,
-    /// Charged lines with a user, and charged lines with a status.
-    pub(super) with_user: u64,
-    pub(super) with_status: u64,
-    /// The paths that the user describes.
-    pub(super) patterns: Vec<String>,
-}
 
 /// Writes all comments. `judged` is `None` if the log cannot be read twice.
 pub(super) fn write(

@@ -20,7 +20,8 @@ mod settling;
 mod store;
 mod subjects;
 mod target;
-pub(crate) mod tenants;
+mod tenants;
+pub(crate) mod tenants_file;
 mod tokens;
 
 use std::cell::RefCell;

@@ -1,26 +1,13 @@
 //! Tenants with their own numbers, and their files.
 
-use std::rc::Rc;
-
-use super::context::{FileContext, is_bucket};
-use super::identity;
-use super::policy::{self, QuotaKeys};
-use super::quotas;
+use super::context::FileContext;
 use super::store;
+use super::tenants_file;
 use crate::code;
-use crate::file::format;
-use crate::file::tables::{
-    RateLimiter, TenantOrUnlimited, Tenants, TenantsFile, TenantsHttp, TenantsRedis,
-};
-use crate::files;
-use crate::plan::{
-    RedisPlan, Route, StorePlan, TenantQuota, TenantRules, TenantSource, TenantTable, TenantsPlan,
-    Whose,
-};
-use crate::yaml::place::{Place, join};
-use crate::yaml::problem::{Checked, Problems, Reported};
-use crate::yaml::tree::{self, Value};
-use crate::yaml::typed::{Either, Input, Text as _, ValueType as _, all};
+use crate::file::tables::{RateLimiter, Tenants, TenantsHttp, TenantsRedis};
+use crate::plan::{RedisPlan, Route, StorePlan, TenantRules, TenantSource, TenantsPlan, Whose};
+use crate::yaml::problem::Checked;
+use crate::yaml::typed::all;
 
 /// Returns the owners in each entry of `tenants`.
 pub(super) fn whose(limiter: &RateLimiter, levels: &[String]) -> Vec<Whose> {
@@ -92,7 +79,7 @@ pub(super) fn tenants(
         if let TenantSource::File(file) = &source {
             let (file, rules) = (file.clone(), rules.clone());
             section.file.location().check_without_reload(move || {
-                files::tenants(&file, &rules).err().unwrap_or_default()
+                tenants_file::tenants(&file, &rules).err().unwrap_or_default()
             });
             section.timeout.no_effect("with `file`", "the file is in memory");
         }
@@ -161,107 +148,4 @@ fn redis(section: &TenantsRedis, store: Checked<&StorePlan>) -> Checked<TenantSo
         }
     };
     Ok(TenantSource::Redis { server, key })
-}
-
-/// Reads a file with tenants, and reports its problems.
-pub(crate) fn table(
-    text: &str,
-    rules: &TenantRules,
-    problems: &Rc<Problems>,
-) -> Checked<TenantTable> {
-    let root = tree::parse_data(text, MOST_VALUES, problems).ok_or(Reported)?;
-    let Some(root) = root else {
-        return Err(problems.error(code::EMPTY_FILE, Place::START, "the file is empty", CURE));
-    };
-    TenantsFile::read(Input::root(&root, problems))?.tenants.get()?;
-    let pairs = match root.get(TENANTS).map(|tenants| &tenants.value) {
-        Some(Value::Map(pairs)) => &pairs[..],
-        _ => &[],
-    };
-    let mut table = TenantTable::with_capacity(pairs.len());
-    for pair in pairs {
-        let path = join(TENANTS, &pair.key);
-        let input = Input::at(&pair.node, &path, problems);
-        if let Err(cure) = format::TenantName::parse(&pair.key) {
-            input.error(code::INVALID_VALUE, "the name is not valid", cure);
-            continue;
-        }
-        if let Ok(quota) = tenant(input, rules) {
-            table.insert(pair.key.as_str().into(), quota);
-        }
-    }
-    if problems.has_errors() { Err(Reported) } else { Ok(table) }
-}
-
-const TENANTS: &str = "tenants";
-const CURE: &str = "write `tenants: {acme: {limit: 5000, windowSeconds: 60}}`";
-
-/// Enough for about 400 000 tenants.
-const MOST_VALUES: usize = 2_000_000;
-
-/// Reads one tenant's numbers, for example from JSON. The error describes the first problem.
-pub(crate) fn one(text: &str, rules: &TenantRules) -> Result<TenantQuota, String> {
-    let problems = Rc::new(Problems::default());
-    let root = tree::parse_first(text, &problems).flatten();
-    let quota = root.ok_or(Reported).and_then(|root| tenant(Input::root(&root, &problems), rules));
-    // An unknown key may be misspelled, so the other keys are not used without it.
-    let quota = quota.and_then(|it| if problems.has_errors() { Err(Reported) } else { Ok(it) });
-    quota.map_err(|_| {
-        let first = problems.take().into_iter().next();
-        first.map_or_else(|| "it is empty".to_owned(), |it| format!("{}; {}", it.what, it.cure))
-    })
-}
-
-fn tenant(input: Input<'_>, rules: &TenantRules) -> Checked<TenantQuota> {
-    let tenant = match TenantOrUnlimited::read(input)? {
-        Either::One(()) => return Ok(TenantQuota::Unlimited),
-        Either::Other(tenant) => tenant,
-    };
-    if tenant.tier.is_set() {
-        let Some(tiers) = &rules.tiers else {
-            let cure = "write `limit` and `windowSeconds`";
-            return Err(tenant.tier.name().error(
-                code::INVALID_VALUE,
-                "only clients have tiers",
-                cure,
-            ));
-        };
-        let tier = identity::tier(&tenant.tier, tiers)?;
-        return tier.map(TenantQuota::Tier).ok_or(Reported);
-    }
-    if !tenant.limit.is_set() && !tenant.info.has_unknown {
-        let cure = "add `limit: …`, units per window, or `tier: …`";
-        return Err(tenant.info.location.error(code::NO_QUOTA, "`limit` is missing", cure));
-    }
-    let quotas = quotas::of_section(tenant.quota(), &tenant.also, rules.algorithm)?;
-    if quotas.len() > rules.most {
-        return Err(tenant.also.name().error(
-            code::NO_BASE_QUOTA,
-            format!("{} quotas at the same time are more than `client` has", quotas.len()),
-            "add as many quotas to `client.also`, for tenants without their own numbers",
-        ));
-    }
-    for (number, (keys, quota)) in quotas.iter().enumerate() {
-        for base in rules.bases.iter().filter(|base| base.number == number) {
-            let policy = base.policy_of(*quota).map_err(|error| policy::refused(&error, *keys))?;
-            if policy.capacity() < base.cost {
-                return Err(too_small(&policy, base.cost, *keys));
-            }
-        }
-    }
-    Ok(TenantQuota::Quotas(quotas.into_iter().map(|(_, quota)| quota).collect()))
-}
-
-fn too_small(policy: &tollgate::Policy, cost: u64, keys: QuotaKeys<'_>) -> Reported {
-    let is_bucket = policy.algorithm().is_some_and(is_bucket);
-    let key = if is_bucket && keys.window.burst.is_set() { "burst" } else { "limit" };
-    keys.amount.error(
-        code::COST_ABOVE_CAPACITY,
-        format!(
-            "policy `{}` would grant at most {} units at the same time, but a request costs {cost}",
-            policy.name().escape_debug(),
-            policy.capacity()
-        ),
-        format!("raise `{key}`, or lower the request's cost with `costs`"),
-    )
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, StatusCode};
+use http::HeaderName;
 use tollgate::headers;
 use tollgate::key::{ClientIp, KeySource, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
@@ -207,7 +207,7 @@ impl<St: Inspect> RouteBuilder<'_, St> {
                 let limit = match penalty.failures.clone() {
                     // The gateway's own answers are not strikes, so an outage blocks no client.
                     Some(failures) => {
-                        limit.count_only(move |response| contain(&failures, response.status))
+                        limit.count_only(move |response| Statuses::any(&failures, response.status))
                     }
                     None => limit,
                 };
@@ -331,12 +331,9 @@ fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
     let Some(statuses) = statuses.cloned() else { return limit };
     limit.count_only(move |response| {
         let answered = AnsweredBy::of(response.extensions);
-        contain(&statuses, response.status) || answered.is_some_and(AnsweredBy::hides_an_outcome)
+        Statuses::any(&statuses, response.status)
+            || answered.is_some_and(AnsweredBy::hides_an_outcome)
     })
-}
-
-pub(super) fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
-    statuses.iter().any(|it| it.contain(status))
 }
 
 pub(crate) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {

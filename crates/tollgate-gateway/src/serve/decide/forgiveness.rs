@@ -4,9 +4,8 @@ use http::HeaderMap;
 use serde_json::Value;
 use tollgate::Limit;
 use tollgate::limit::ResponseHead;
-use tollgate_config::plan::ForgiveOn;
+use tollgate_config::plan::{ForgiveOn, Statuses};
 
-use super::build::contain;
 use super::json_object;
 use crate::serve::answers::AnsweredBy;
 
@@ -20,7 +19,7 @@ pub(super) fn forgiving(limit: Limit, on: Option<&ForgiveOn>) -> Limit {
     };
     let head = move |response: &ResponseHead<'_>| {
         AnsweredBy::of(response.extensions).is_none()
-            && contain(&status, response.status)
+            && Statuses::any(&status, response.status)
             && has_header(response.headers)
     };
     match body {

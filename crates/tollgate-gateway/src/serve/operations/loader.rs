@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::sleep;
 use tollgate_config::plan::Plan;
 
 /// A plan and its description, without secrets.
@@ -94,6 +95,27 @@ impl Fingerprints {
 /// Two changes within this interval may have the same modification time.
 const SAME_TIME: Duration = Duration::from_secs(4);
 
+/// Waits until the contents no longer change, because a file may be written in several steps. Files
+/// that always change delay a reload by at most a second.
+pub(crate) async fn settled(
+    mut now: Fingerprints,
+    mut look: impl FnMut() -> Fingerprints,
+) -> Fingerprints {
+    for _ in 0..MOST_LOOKS {
+        sleep(SETTLED).await;
+        let next = look();
+        if next == now {
+            break;
+        }
+        now = next;
+    }
+    now
+}
+
+/// Changes within this interval belong together.
+const SETTLED: Duration = Duration::from_millis(100);
+const MOST_LOOKS: usize = 10;
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -143,5 +165,23 @@ mod tests {
         assert!(!is_seen());
         write("22", 2 * SAME_TIME);
         assert!(is_seen());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_until_changes_settle() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("file");
+        for (steps, most) in [(3, 4), (usize::MAX, MOST_LOOKS)] {
+            let mut looks = 0;
+            let before = Fingerprints::of([file.clone()], &Fingerprints::default());
+            let last = settled(before, || {
+                looks += 1;
+                fs::write(&file, looks.min(steps).to_string()).unwrap();
+                Fingerprints::of([file.clone()], &Fingerprints::default())
+            });
+            let last = last.await;
+            assert_eq!(looks, most);
+            assert!(!last.differ_from(&Fingerprints::of([file.clone()], &Fingerprints::default())));
+        }
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::block_in_place;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tollgate::observe::Inspect;
 
-use super::loader::{Fingerprints, Loader, files};
+use super::loader::{Fingerprints, Loader, files, settled};
 use crate::serve::gateway::Gateway;
 
 pub(crate) struct Reload<St: Inspect> {
@@ -81,48 +81,4 @@ impl<St: Inspect> Reload<St> {
     }
 }
 
-/// Waits until the contents no longer change, because a file may be written in several steps. Files
-/// that always change delay a reload by at most a second.
-pub(crate) async fn settled(
-    mut now: Fingerprints,
-    mut look: impl FnMut() -> Fingerprints,
-) -> Fingerprints {
-    for _ in 0..MOST_LOOKS {
-        sleep(SETTLED).await;
-        let next = look();
-        if next == now {
-            break;
-        }
-        now = next;
-    }
-    now
-}
-
 const INTERVAL: Duration = Duration::from_secs(2);
-
-/// Changes within this interval belong together.
-const SETTLED: Duration = Duration::from_millis(100);
-const MOST_LOOKS: usize = 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn waits_until_changes_settle() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let file = folder.path().join("file");
-        for (steps, most) in [(3, 4), (usize::MAX, MOST_LOOKS)] {
-            let mut looks = 0;
-            let before = Fingerprints::of([file.clone()], &Fingerprints::default());
-            let last = settled(before, || {
-                looks += 1;
-                std::fs::write(&file, looks.min(steps).to_string()).unwrap();
-                Fingerprints::of([file.clone()], &Fingerprints::default())
-            });
-            let last = last.await;
-            assert_eq!(looks, most);
-            assert!(!last.differ_from(&Fingerprints::of([file.clone()], &Fingerprints::default())));
-        }
-    }
-}

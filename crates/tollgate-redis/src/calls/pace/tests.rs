@@ -2,14 +2,8 @@
 
 mod run;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use self::run::{BOUNDS, NEAR, Run, Seen, Server, ms, us};
 use super::*;
-
-/// When a request was submitted.
-type Asked = Duration;
 
 /// Checks the goodput at 1, 2, 4 and 10 times the server's capacity.
 fn assert_goodput(server: Server, bounds: Bounds) {

@@ -27,7 +27,7 @@ pub struct ClientQuota {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum QuotaOrTier {
+pub(crate) enum QuotaOrTier {
     Quota(Quota),
     /// The tier may be unknown to the limit. Then the limit's own quota applies.
     Tier(Tier),

@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::client_quota::ClientQuota;
-use super::quotas::Terms;
-use super::{Client, LookUpResult, Shared};
+use super::source::{Client, LookUpResult, Source};
+use super::terms::Terms;
 
 /// A client in the cache, without its name. A client may have chosen a long name, and its requests
 /// contain the name whenever a look-up needs it.
@@ -80,23 +80,23 @@ impl Entry {
 
     pub(super) fn look(
         self: &Arc<Self>,
-        shared: &Arc<Shared>,
+        source: &Arc<Source>,
         client: impl FnOnce() -> Client,
     ) -> Look {
-        let (now, epoch) = (Instant::now(), shared.epochs.current(self.counter));
+        let (now, epoch) = (Instant::now(), source.epochs.current(self.counter));
         let mut state = self.state.lock();
-        let cached = state.last.as_ref().filter(|last| last.is_usable(now, epoch, shared.ttl));
+        let cached = state.last.as_ref().filter(|last| last.is_usable(now, epoch, source.ttl));
         let is_due = match (cached, &state.in_progress) {
             (Some(last), in_progress) => now >= last.next_at && in_progress.is_none(),
             (None, in_progress) => in_progress.as_ref().is_none_or(|it| it.epoch != epoch),
         };
         let cached = cached.map(|last| last.answer(now));
-        let running = if is_due { self.start(&mut state, shared, epoch, now) } else { None };
+        let running = if is_due { self.start(&mut state, source, epoch, now) } else { None };
         let look = match (cached, &state.in_progress) {
             (Some(answer), _) => Look::Cached(answer),
             (None, Some(it)) => Look::InProgress(PendingAnswer(it.answer.clone())),
             (None, None) => {
-                shared.report(&"there is no tokio runtime");
+                source.report(&"there is no tokio runtime");
                 let known = state.last.as_ref().and_then(|last| last.known.clone());
                 Look::Cached(Answer { known, has_failed: true })
             }
@@ -121,20 +121,20 @@ impl Entry {
     fn start(
         self: &Arc<Self>,
         state: &mut State,
-        shared: &Arc<Shared>,
+        source: &Arc<Source>,
         epoch: u64,
         started: Instant,
     ) -> Option<(Handle, Running)> {
         let runtime = Handle::try_current().ok()?;
         let (sender, answer) = watch::channel(None);
         state.in_progress = Some(InProgress { epoch, answer });
-        let (shared, entry) = (Arc::clone(shared), Arc::clone(self));
-        Some((runtime, Running { shared, entry, epoch, started, sender, result: None }))
+        let (source, entry) = (Arc::clone(source), Arc::clone(self));
+        Some((runtime, Running { source, entry, epoch, started, sender, result: None }))
     }
 
     fn finish(
         &self,
-        shared: &Shared,
+        source: &Source,
         epoch: u64,
         started: Instant,
         result: LookUpResult,
@@ -148,17 +148,17 @@ impl Entry {
         let answer = match result {
             Ok(quota) => Answer { known: Some(Known::next(known, quota)), has_failed: false },
             Err(error) => {
-                shared.report(&error);
+                source.report(&error);
                 Answer { known: known.cloned(), has_failed: true }
             }
         };
-        let pause = (shared.ttl / 2).min(RETRY);
-        let next_at = failed_at.map_or(started + shared.ttl / 2, |at| at + pause);
+        let pause = (source.ttl / 2).min(RETRY);
+        let next_at = failed_at.map_or(started + source.ttl / 2, |at| at + pause);
         let fresh_until = match &state.last {
             // An earlier result remains valid, unless it was forgotten.
             Some(last) if failed_at.is_some() && last.epoch == epoch => last.fresh_until,
             _ if failed_at.is_some() => started,
-            _ => started + shared.ttl,
+            _ => started + source.ttl,
         };
         // A look-up that started before the client was forgotten may end after a later look-up.
         if state.last.as_ref().is_none_or(|last| last.epoch <= epoch) {
@@ -177,7 +177,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// A look-up that runs. It also finishes if it panics, or if its runtime shuts down.
 struct Running {
-    shared: Arc<Shared>,
+    source: Arc<Source>,
     entry: Arc<Entry>,
     epoch: u64,
     started: Instant,
@@ -187,14 +187,14 @@ struct Running {
 
 impl Running {
     async fn run(mut self, client: Client) {
-        self.result = Some(self.shared.ask(client).await);
+        self.result = Some(self.source.ask(client).await);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         let result = self.result.take().unwrap_or_else(|| Err("the look-up did not end".into()));
-        let answer = self.entry.finish(&self.shared, self.epoch, self.started, result);
+        let answer = self.entry.finish(&self.source, self.epoch, self.started, result);
         self.sender.send_replace(Some(answer));
     }
 }
@@ -208,24 +208,6 @@ impl Last {
 
     fn answer(&self, now: Instant) -> Answer {
         Answer { known: self.known.clone(), has_failed: now >= self.fresh_until }
-    }
-}
-
-impl Shared {
-    async fn ask(&self, client: Client) -> LookUpResult {
-        let answer = async {
-            let _permit = self.in_progress.acquire().await;
-            (self.look_up)(client).await
-        };
-        match timeout(self.timeout, answer).await {
-            Ok(result) => result,
-            Err(_) => Err(format!("no answer within {:?}", self.timeout).into()),
-        }
-    }
-
-    fn report(&self, error: &dyn std::fmt::Display) {
-        let warn = || tracing::warn!(target: "tollgate", %error, "a quota could not be looked up");
-        self.failures.report(warn);
     }
 }
 

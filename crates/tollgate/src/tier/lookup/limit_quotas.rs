@@ -1,7 +1,15 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+#[cfg(feature = "metrics")]
+use std::sync::atomic::Ordering;
+
+#[cfg(feature = "metrics")]
+use tollgate_core::Key;
+use tollgate_core::{Algorithm, Policy, PolicyError, Quota};
 
 use super::QuotaLookup;
+#[cfg(feature = "metrics")]
+use super::client_quota::QuotaOrTier;
 use crate::key::KeySource;
 
 /// Where a limit's quotas come from.
@@ -45,6 +53,32 @@ impl LimitQuotas {
         self.shares.push((numerator, denominator));
         self
     }
+
+    /// Returns the policy for a client with this quota.
+    pub(crate) fn policy(&self, base: &Policy, quota: Quota) -> Result<Policy, PolicyError> {
+        // The limit's permits are renewed according to its own time to live.
+        let quota = match base.is_concurrency() {
+            true => Quota::new(quota.limit(), base.quota().window()),
+            false if self.omits_burst && !base.algorithm().is_some_and(is_bucket) => {
+                quota.without_burst()
+            }
+            false => quota,
+        };
+        let mut shares = self.shares.iter();
+        shares.try_fold(base.with_quota(quota)?, |policy, (part, of)| policy.share(*part, *of))
+    }
+
+    /// Returns the last known quota of the client with this key, if the key is enough to tell it.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn last(&self, key: &Key) -> Option<QuotaOrTier> {
+        let is_key = self.owner_is_key.load(Ordering::Relaxed);
+        let answer = self.lookup.last(key).filter(|_| is_key)?;
+        Some(answer.known?.quota.as_ref()?.numbered(self.number))
+    }
+}
+
+const fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
 }
 
 debug_fields!(LimitQuotas, lookup, shares);

@@ -6,25 +6,30 @@ mod entry;
 mod epochs;
 mod limit_quotas;
 mod quotas;
+mod source;
+mod terms;
 
 use std::error::Error;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tollgate_core::Key;
-use tollgate_engine::SubjectKind;
 
 use self::cache::Cache;
 pub use self::client_quota::ClientQuota;
+#[cfg(feature = "metrics")]
+pub(crate) use self::client_quota::QuotaOrTier;
 use self::entry::Entry;
 pub(crate) use self::entry::{Answer, Look, PendingAnswer};
 use self::epochs::Epochs;
 pub(crate) use self::limit_quotas::LimitQuotas;
-pub(crate) use self::quotas::{OwnQuotas, Refusal, Terms};
+pub(crate) use self::quotas::OwnQuotas;
+pub use self::source::{Client, OnLookupFailure, OnUnknownClient};
+use self::source::{LookUpFuture, Source};
+pub(crate) use self::terms::{Refusal, Terms};
 use crate::key::Subject;
 use crate::key::format::hex;
 use crate::quiet::QuietLog;
@@ -79,69 +84,16 @@ use crate::quiet::QuietLog;
 ///
 /// Look-ups need a tokio runtime.
 #[derive(Clone)]
-pub struct QuotaLookup(Arc<Shared>);
-
-/// A client with the name for its look-up.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct Client {
-    /// The kind of identity. In a chain of key sources, an address must not be taken for a user.
-    pub kind: SubjectKind,
-    /// The name that the [key source](crate::key::KeySource::name) finds in the request, such as a
-    /// user or a header's value. An API key's name is its SHA-256 in hex. A `Limiter`'s keys are
-    /// names, too.
-    pub name: String,
-    /// The key under which the client's requests are counted.
-    pub key: Key,
-}
-
-/// Which quota applies if a look-up fails.
-///
-/// Until its time to live is over, the last result applies in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnLookupFailure {
-    /// The client's last known quota. If none is known, the limit's own quota. The default.
-    #[default]
-    LastKnown,
-    /// The limit's own quota, unless the client's last known quota is smaller.
-    LimitQuota,
-    /// None: the layer responds with 503.
-    Refuse,
-}
-
-/// Which quota applies to a client that the look-up does not know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnUnknownClient {
-    /// The limit's own quota. The default.
-    #[default]
-    LimitQuota,
-    /// None: the layer responds with 403, like to a request without a key.
-    Refuse,
+pub struct QuotaLookup {
+    source: Arc<Source>,
+    clients: Arc<Cache<Arc<Entry>>>,
 }
 
 /// Collects the options of a [`QuotaLookup`].
-pub struct QuotaLookupBuilder(Shared);
-
-pub(crate) struct Shared {
-    look_up: Box<LookUp>,
-    ttl: Duration,
-    timeout: Duration,
-    on_failure: OnLookupFailure,
-    on_unknown: OnUnknownClient,
-    entries: Cache<Arc<Entry>>,
-    in_progress: Semaphore,
-    epochs: Epochs,
-    /// How many limits use it.
-    limits: AtomicUsize,
-    failures: QuietLog,
-    unfit: QuietLog,
+pub struct QuotaLookupBuilder {
+    source: Source,
+    capacity: usize,
 }
-
-type LookUp = dyn Fn(Client) -> LookUpFuture + Send + Sync;
-type LookUpFuture = Pin<Box<dyn Future<Output = LookUpResult> + Send>>;
-type LookUpResult = Result<Option<ClientQuota>, Box<dyn Error + Send + Sync>>;
 
 impl QuotaLookup {
     /// Looks up quotas with `look_up`, which returns `None` for an unknown client. Its results are a
@@ -168,31 +120,31 @@ impl QuotaLookup {
             let answer = look_up(client);
             Box::pin(async move { answer.await.map(|it| it.map(Into::into)).map_err(Into::into) })
         };
-        QuotaLookupBuilder(Shared {
+        let source = Source {
             look_up: Box::new(look_up),
             ttl: Duration::from_secs(60),
             timeout: Duration::from_secs(2),
             on_failure: OnLookupFailure::default(),
             on_unknown: OnUnknownClient::default(),
-            entries: Cache::new(10_000),
             in_progress: Semaphore::new(64),
             epochs: Epochs::default(),
             limits: AtomicUsize::new(0),
             failures: QuietLog::default(),
             unfit: QuietLog::default(),
-        })
+        };
+        QuotaLookupBuilder { source, capacity: 10_000 }
     }
 
     /// Forgets the results for the clients with this [name](Client::name). Requests that arrive
     /// afterwards start a new look-up, even if another look-up has already started. If theirs
     /// fails, the forgotten result still is the last known result.
     pub fn forget(&self, name: &str) {
-        self.0.epochs.end(name);
+        self.source.epochs.end(name);
     }
 
     /// Forgets the results for all clients.
     pub fn forget_all(&self) {
-        self.0.epochs.end_all();
+        self.source.epochs.end_all();
     }
 
     /// Returns the client's quota if it is cached. Otherwise starts a look-up, unless one has
@@ -200,16 +152,16 @@ impl QuotaLookup {
     pub(crate) fn look(&self, subject: &Subject, name: impl Fn() -> Option<String>) -> Look {
         let Subject { kind, key } = subject;
         let name = || name().unwrap_or_else(|| hex(&key.as_bytes()));
-        let entry = self.0.entries.get_or_insert(key, || {
-            let counter = self.0.epochs.counter(&name());
+        let entry = self.clients.get_or_insert(key, || {
+            let counter = self.source.epochs.counter(&name());
             Arc::new(Entry::new(counter))
         });
-        entry.look(&self.0, || Client { kind: *kind, name: name(), key: key.clone() })
+        entry.look(&self.source, || Client { kind: *kind, name: name(), key: key.clone() })
     }
 
     /// Returns the last result for this key, without a look-up.
     pub(crate) fn last(&self, key: &Key) -> Option<Answer> {
-        self.0.entries.get(key)?.last()
+        self.clients.get(key)?.last()
     }
 }
 
@@ -219,7 +171,7 @@ impl QuotaLookupBuilder {
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         // So that no instant overflows.
-        self.0.ttl = ttl.min(Duration::from_secs(365 * 86_400));
+        self.source.ttl = ttl.min(Duration::from_secs(365 * 86_400));
         self
     }
 
@@ -227,28 +179,28 @@ impl QuotaLookupBuilder {
     /// client's first request waits for no longer.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.0.timeout = timeout;
+        self.source.timeout = timeout;
         self
     }
 
     /// Sets how many clients are cached: 10 000 by default, about 300 bytes each.
     #[must_use]
     pub fn capacity(mut self, clients: usize) -> Self {
-        self.0.entries = Cache::new(clients);
+        self.capacity = clients;
         self
     }
 
     /// Sets how many look-ups run at the same time: 64 by default. Further look-ups wait.
     #[must_use]
     pub fn max_in_progress(mut self, look_ups: usize) -> Self {
-        self.0.in_progress = Semaphore::new(look_ups.clamp(1, Semaphore::MAX_PERMITS));
+        self.source.in_progress = Semaphore::new(look_ups.clamp(1, Semaphore::MAX_PERMITS));
         self
     }
 
     /// Sets which quota applies if a look-up fails: the last known by default.
     #[must_use]
     pub fn on_failure(mut self, on_failure: OnLookupFailure) -> Self {
-        self.0.on_failure = on_failure;
+        self.source.on_failure = on_failure;
         self
     }
 
@@ -256,33 +208,24 @@ impl QuotaLookupBuilder {
     /// default.
     #[must_use]
     pub fn on_unknown(mut self, on_unknown: OnUnknownClient) -> Self {
-        self.0.on_unknown = on_unknown;
+        self.source.on_unknown = on_unknown;
         self
     }
 
     /// Builds the look-up.
     pub fn build(self) -> QuotaLookup {
-        QuotaLookup(Arc::new(self.0))
+        QuotaLookup { clients: Arc::new(Cache::new(self.capacity)), source: Arc::new(self.source) }
     }
 }
-
-/// Shows only the kind, because names may identify people.
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-debug_fields!(Shared, ttl, timeout, on_failure, on_unknown);
 
 impl fmt::Debug for QuotaLookup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QuotaLookup").field(&self.0).finish()
+        f.debug_tuple("QuotaLookup").field(&self.source).finish()
     }
 }
 
 impl fmt::Debug for QuotaLookupBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QuotaLookupBuilder").field(&self.0).finish()
+        f.debug_tuple("QuotaLookupBuilder").field(&self.source).finish()
     }
 }

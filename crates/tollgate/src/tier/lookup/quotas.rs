@@ -6,16 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tollgate_core::{Algorithm, Cost, Key, Policy, PolicyError, Quota};
+use tollgate_core::{Cost, Key, Policy, PolicyError, Quota};
 use tollgate_engine::{OwnPolicy, SubjectKind, TierIndex};
 
+use super::client_quota::ClientQuota;
 use super::client_quota::QuotaOrTier;
 use super::entry::{Answer, Known, Look};
-use super::{ClientQuota, LimitQuotas, OnLookupFailure, OnUnknownClient};
+use super::limit_quotas::LimitQuotas;
+use super::source::{OnLookupFailure, OnUnknownClient};
+use super::terms::{Refusal, Terms};
+use crate::RequestHead;
 use crate::grpc::GrpcServices;
 use crate::key::{KeyError, KeySource, Subject};
 use crate::tier::{Tier, UnlimitedTiers};
-use crate::{Limit, RequestHead};
 
 /// Builds a limit's policies from look-up results.
 pub(crate) struct OwnQuotas {
@@ -39,44 +42,27 @@ struct Policies {
     prune_at: usize,
 }
 
-/// How a limit applies to a client.
-#[derive(Clone, Debug)]
-pub(crate) enum Terms {
-    Tier(TierIndex),
-    Own(Arc<OwnPolicy>),
-    /// The limit does not apply.
-    Unlimited,
-    Refused(Refusal),
-}
-
-/// Why a limit refuses a client.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Refusal {
-    Unknown,
-    LookUpFailed,
-}
-
 impl OwnQuotas {
-    /// `tiers` contains the tiers' names, ordered by number. `prepare` makes the values that
-    /// responses to a client need.
+    /// `in_tiers` and `unlimited` describe the limit's tiers, ordered by number. `prepare` makes the
+    /// values that responses to a client need.
     pub(crate) fn new(
-        limit: &Limit,
-        tiers: &[Tier],
+        quotas: LimitQuotas,
+        policy: Policy,
+        in_tiers: Box<[(Tier, Policy)]>,
+        unlimited: UnlimitedTiers,
         prepare: impl Fn(&Policy) -> Box<dyn Any + Send + Sync> + Send + Sync + 'static,
-    ) -> Option<Self> {
+    ) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let in_tier = |tier: &Tier| (tier.clone(), limit.policy_in(Some(tier)).clone());
-        let quotas = limit.quotas.clone()?;
-        quotas.lookup.0.limits.fetch_add(1, Ordering::Relaxed);
-        Some(Self {
+        quotas.lookup.source.limits.fetch_add(1, Ordering::Relaxed);
+        Self {
             quotas,
             number: COUNT.fetch_add(1, Ordering::Relaxed),
-            policy: limit.policy.clone(),
-            in_tiers: tiers.iter().map(in_tier).collect(),
-            unlimited: UnlimitedTiers::of(limit, tiers),
+            policy,
+            in_tiers,
+            unlimited,
             policies: Mutex::default(),
             prepare: Box::new(prepare),
-        })
+        }
     }
 
     /// Looks up the quota for a request. Returns `None` if the request has no owner.
@@ -117,7 +103,7 @@ impl OwnQuotas {
             None | Some(Terms::Tier(TierIndex::NONE)) => limits_own(),
             Some(terms) => terms,
         };
-        match (answer.has_failed, self.quotas.lookup.0.on_failure) {
+        match (answer.has_failed, self.quotas.lookup.source.on_failure) {
             (false, _) | (true, OnLookupFailure::LastKnown) => in_force(),
             (true, OnLookupFailure::Refuse) => Terms::Refused(Refusal::LookUpFailed),
             (true, OnLookupFailure::LimitQuota) => match in_force() {
@@ -150,7 +136,7 @@ impl OwnQuotas {
         grpc: &GrpcServices,
     ) -> Option<Cost> {
         let known = answer.known.as_ref()?;
-        let on_failure = self.quotas.lookup.0.on_failure;
+        let on_failure = self.quotas.lookup.source.on_failure;
         let has_ended = answer.has_failed && on_failure != OnLookupFailure::LastKnown;
         if has_ended || known.is_unfit.load(Ordering::Relaxed) {
             return None;
@@ -179,7 +165,7 @@ impl OwnQuotas {
         }
         let terms = self.build(known);
         // Limits that a reload has replaced leave their terms here.
-        let limits = self.quotas.lookup.0.limits.load(Ordering::Relaxed);
+        let limits = self.quotas.lookup.source.limits.load(Ordering::Relaxed);
         if built.len() >= limits.max(MAX_LIMITS) {
             built.clear();
         }
@@ -190,7 +176,7 @@ impl OwnQuotas {
     #[cold]
     fn build(&self, known: &Known) -> Terms {
         self.terms_of(known.quota.as_ref()).unwrap_or_else(|error| {
-            let shared = &self.quotas.lookup.0;
+            let shared = &self.quotas.lookup.source;
             let policy = self.policy.name();
             shared.unfit.report(|| {
                 tracing::warn!(
@@ -220,7 +206,7 @@ impl OwnQuotas {
                     .map_or(Terms::Tier(TierIndex::NONE), |number| self.in_tier(TierIndex(number)))
             }
             Some(QuotaOrTier::Unlimited) => Terms::Unlimited,
-            None => match self.quotas.lookup.0.on_unknown {
+            None => match self.quotas.lookup.source.on_unknown {
                 OnUnknownClient::LimitQuota => Terms::Tier(TierIndex::NONE),
                 OnUnknownClient::Refuse => Terms::Refused(Refusal::Unknown),
             },
@@ -247,55 +233,8 @@ impl OwnQuotas {
 
 impl Drop for OwnQuotas {
     fn drop(&mut self) {
-        self.quotas.lookup.0.limits.fetch_sub(1, Ordering::Relaxed);
+        self.quotas.lookup.source.limits.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-impl LimitQuotas {
-    /// Returns the policy for a client with this quota.
-    fn policy(&self, base: &Policy, quota: Quota) -> Result<Policy, PolicyError> {
-        // The limit's permits are renewed according to its own time to live.
-        let quota = match base.is_concurrency() {
-            true => Quota::new(quota.limit(), base.quota().window()),
-            false if self.omits_burst && !base.algorithm().is_some_and(is_bucket) => {
-                quota.without_burst()
-            }
-            false => quota,
-        };
-        let mut shares = self.shares.iter();
-        shares.try_fold(base.with_quota(quota)?, |policy, (part, of)| policy.share(*part, *of))
-    }
-
-    /// Returns the key's policy, if its quota is cached.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn cached(&self, limit: &Limit, key: &Key) -> Option<Policy> {
-        match self.last(key)? {
-            QuotaOrTier::Quota(quota) => self.policy(&limit.policy, quota).ok(),
-            QuotaOrTier::Tier(tier) => Some(limit.policy_in(Some(&tier)).clone()),
-            QuotaOrTier::Unlimited => None,
-        }
-    }
-
-    /// Returns whether the limit does not apply to the key, if its quota is cached.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn is_unlimited(&self, limit: &Limit, key: &Key) -> Option<bool> {
-        Some(match self.last(key)? {
-            QuotaOrTier::Quota(_) => false,
-            QuotaOrTier::Tier(tier) => limit.is_unlimited_in(Some(&tier)),
-            QuotaOrTier::Unlimited => true,
-        })
-    }
-
-    #[cfg(feature = "metrics")]
-    fn last(&self, key: &Key) -> Option<QuotaOrTier> {
-        let is_key = self.owner_is_key.load(Ordering::Relaxed);
-        let answer = self.lookup.last(key).filter(|_| is_key)?;
-        Some(answer.known?.quota.as_ref()?.numbered(self.number))
-    }
-}
-
-const fn is_bucket(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
 }
 
 /// Whether a policy grants no more than the other: neither per time, nor together.

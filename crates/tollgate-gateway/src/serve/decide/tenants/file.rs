@@ -15,10 +15,9 @@ use tollgate::tier::{ClientQuota, QuotaLookup, QuotaLookupBuilder};
 use tollgate_config::files;
 use tollgate_config::plan::{TenantRules, TenantTable};
 
-use super::client_quota;
+use super::numbers::client_quota;
 use crate::serve::error::BuildError;
-use crate::serve::operations::loader::Fingerprints;
-use crate::serve::operations::reload::settled;
+use crate::serve::operations::loader::{Fingerprints, settled};
 
 pub(crate) struct TenantsFile {
     shared: Arc<Shared>,

@@ -12,7 +12,7 @@ use tollgate::tier::{Client, ClientQuota, QuotaLookup, QuotaLookupBuilder};
 use tollgate_config::plan::{Secret, TenantRules};
 use tollgate_proxy::Clients;
 
-use super::read_one;
+use super::numbers::read_one;
 use crate::serve::decide::fetch::{self, FetchError, in_full};
 use crate::serve::error::BuildError;
 

@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | the look-ups, which survive reloads |
+//! | `numbers.rs` | the numbers of a tenant |
 //! | `naming.rs` | the names of clients at the sources |
 //! | `file.rs` | a file and its watcher |
 //! | `http.rs` | another service |
@@ -11,6 +12,7 @@
 mod file;
 mod http;
 pub(crate) mod naming;
+mod numbers;
 mod redis;
 
 use std::fmt;
@@ -18,10 +20,9 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tollgate::key::{KeyError, KeySource, RequestHead, Subject, SubjectFormat, SubjectFormatter};
-use tollgate::tier::{Client, ClientQuota, QuotaLookup, Tier};
-use tollgate_config::files;
-use tollgate_config::plan::{Plan, TenantQuota, TenantRules, TenantSource, TenantsPlan, Whose};
+use tollgate::key::{KeyError, KeySource, RequestHead, Subject};
+use tollgate::tier::QuotaLookup;
+use tollgate_config::plan::{Plan, TenantRules, TenantSource, TenantsPlan, Whose};
 
 use self::file::TenantsFile;
 use super::client_identity::Identity;
@@ -159,36 +160,6 @@ impl Numbers {
 impl fmt::Debug for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Numbers").field("lookup", &self.lookup).finish_non_exhaustive()
-    }
-}
-
-/// Reads a tenant's numbers from JSON. The error masks the tenant's name, because it is logged.
-fn read_one(
-    client: &Client,
-    json: &[u8],
-    rules: &ArcSwap<TenantRules>,
-) -> Result<Option<ClientQuota>, String> {
-    let rules = rules.load();
-    let wrong = |error: &str| {
-        let masked = SubjectFormatter::new(SubjectFormat::Masked).format(&client.key, client.kind);
-        format!("the numbers of the tenant `{masked}`: {error}")
-    };
-    let json = std::str::from_utf8(json).map_err(|_| wrong("they are not UTF-8"))?;
-    let quota = files::tenant(json, &rules).map_err(|error| wrong(&error))?;
-    Ok(client_quota(&quota, &rules))
-}
-
-/// Converts a tenant's numbers for the layer.
-fn client_quota(quota: &TenantQuota, rules: &TenantRules) -> Option<ClientQuota> {
-    match quota {
-        TenantQuota::Unlimited => Some(ClientQuota::unlimited()),
-        TenantQuota::Tier(tier) => {
-            rules.tiers.as_ref()?.get(*tier).map(|name| Tier::from(name.clone()).into())
-        }
-        TenantQuota::Quotas(quotas) => {
-            let (first, further) = quotas.split_first()?;
-            Some(further.iter().copied().fold((*first).into(), ClientQuota::also))
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use tollgate::store::{ReadError, RedisValues};
 use tollgate::tier::{Client, ClientQuota, QuotaLookup, QuotaLookupBuilder};
 use tollgate_config::plan::{RedisPlan, TenantRules};
 
-use super::read_one;
+use super::numbers::read_one;
 use crate::serve::error::BuildError;
 
 struct Values {

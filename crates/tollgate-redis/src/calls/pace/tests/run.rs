@@ -1,6 +1,12 @@
 //! A simulated server and its clients.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use super::*;
+
+/// When a request was submitted.
+pub(super) type Asked = Duration;
 
 /// A server that executes calls in sequence.
 #[derive(Clone, Copy, Debug)]

@@ -221,7 +221,7 @@ fn healthcheck_needs_no_token() {
     let output = run(&address);
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.starts_with(&format!("error: {address}: ")), "{told}");
+    assert!(told.starts_with(&format!("error[TG0708]: {address}: ")), "{told}");
 }
 
 #[test]

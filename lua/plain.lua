@@ -15,10 +15,13 @@
 --
 -- A request that queues has one charge, under any of these except the counter.
 if is_plain == 1 then
-  local values, plain = {}, true
-  if #KEYS == 1 or is_cross_slot then
-    -- MGET needs keys in the same slot. For a key of another type the value is an error table, and
-    -- its length never matches a state.
+  local values, plain = nil, true
+  if #KEYS == 1 then
+    -- For a key of another type this is an error table, and its length never matches a state.
+    values = { pcall('GET', KEYS[1]) }
+  elseif is_cross_slot then
+    -- MGET needs keys in the same slot.
+    values = {}
     for i = 1, #KEYS do values[i] = pcall('GET', KEYS[i]) end
   elseif #KEYS > 1000 then -- far below Lua's limit of some 8000 arguments
     plain = false
@@ -40,7 +43,7 @@ if is_plain == 1 then
   while plain and from <= #requests do
     local kind, count, charges, first = unpack('>BI2B', requests, from)
     -- Equal requests pass while they fit under every enforced policy. So the first lap looks at all
-    -- charges, and the second makes them.
+    -- charges, and the second makes them. A single charge needs no second lap.
     local admitted, states, lap = count, '', 1
     while plain and lap <= 2 do
       from = first
@@ -110,7 +113,8 @@ if is_plain == 1 then
             facts[at + 1], facts[at + 2], facts[at + 3] = held, since, x
             facts[at + 4], facts[at + 5], facts[at + 6], facts[at + 8] = y, z, false, start
           end
-          local room
+          -- How much fits, and how much of it a request takes.
+          local room, needed = 0, cost
           if code == 1 then
             room = limit - y
           elseif code == 4 then
@@ -119,7 +123,7 @@ if is_plain == 1 then
             plain = plain and weight <= 9007199254740991
             room = limit - z - ceil(weight / window)
           else
-            room = floor((full - x) / unit)
+            room, needed = full - x, cost * unit
           end
           plain = plain and held == header
           if not plain then break end
@@ -165,13 +169,16 @@ if is_plain == 1 then
             lap = 2
             break
           end
-          local fits = cost == 0 and count or max(min(floor(room / cost), count), 0)
+          local fits = count
+          if cost > 0 and count * needed > room then fits = max(floor(room / needed), 0) end
           if flags == ENFORCED and fits < admitted then admitted = fits end
           facts[at + 7] = fits
-          states = states .. pack('>I7I7I7', x, y, z)
-        else
+          states = charges == 1 and pack('>I7I7I7', x, y, z) or states .. pack('>I7I7I7', x, y, z)
+        end
+        if lap == 2 or charges == 1 then
           -- A shadow policy is charged for as many of the admitted requests as fit.
-          local units = min(admitted, facts[at + 7]) * cost
+          local fits = facts[at + 7]
+          local units = (fits < admitted and fits or admitted) * cost
           if units > 0 then
             if code == 1 then
               facts[at + 3], facts[at + 4] = max(facts[at + 3], now), facts[at + 4] + units
@@ -188,7 +195,7 @@ if is_plain == 1 then
           end
         end
       end
-      lap = admitted > 0 and lap + 1 or 3
+      lap = admitted > 0 and charges > 1 and lap + 1 or 3
     end
     n = n + 1
     rows[n] = pack('>I2', admitted) .. states
@@ -197,8 +204,9 @@ if is_plain == 1 then
   if plain then
     -- If the memory is full, Redis refuses a script's first write, and never a later write.
     local first, kind = true, STATES
-    -- Redis formats a number slowly, so keys that expire in the same second share the text.
-    local seconds = {}
+    -- Redis formats a number slowly, so a key that expires in the same second as the key before it
+    -- shares the text.
+    local second, shown
     for i = 1, #KEYS do
       local at = i * 8 - 8
       local expires = kind == STATES and facts[at + 6]
@@ -213,12 +221,9 @@ if is_plain == 1 then
           value =
             pack('>c13I7I7I6I6', held, facts[at + 2], facts[at + 3], facts[at + 4], facts[at + 5])
         end
-        expires = floor(min(expires, 9007199254740991) / 1000000) + SLACK
-        local shown = seconds[expires]
-        if not shown then
-          shown = format('%d', expires)
-          seconds[expires] = shown
-        end
+        if expires > 9007199254740991 then expires = 9007199254740991 end
+        expires = floor(expires / 1000000) + SLACK
+        if expires ~= second then second, shown = expires, format('%d', expires) end
         local done
         if redis.REDIS_VERSION_NUM then
           done = (first and pcall or call)('SET', KEYS[i], value, 'EXAT', shown)

@@ -217,7 +217,10 @@ fn manual_pages_exist_for_all_commands() {
     let output = tollgate(&["man", "/no/such/folder"], "");
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
-    assert!(told.starts_with("error[TG0707]: cannot write to /no/such/folder: No such file"), "{told}");
+    assert!(
+        told.starts_with("error[TG0707]: cannot write to /no/such/folder: No such file"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -105,12 +105,19 @@ impl<'a> Input<'a> {
             Value::List(_) => "a list",
             Value::Map(_) => "a section",
         };
-        let cure = if self.node.is_null() {
-            "write a value, indented below the key, or remove the key"
-        } else if matches!(shape, Shape::List(_)) {
-            "start each item on its own line with `- `"
-        } else {
-            "see docs/configuration-reference.md, or `tollgate init`"
+        let first_key = match shape {
+            Shape::Section(section) => section().fields().next().map(|field| field.key),
+            _ => None,
+        };
+        let cure = match (&self.node.value, first_key) {
+            _ if self.node.is_null() => {
+                "write a value, indented below the key, or remove the key".to_owned()
+            }
+            _ if matches!(shape, Shape::List(_)) => {
+                "start each item on its own line with `- `".to_owned()
+            }
+            (Value::Scalar(_), Some(key)) => format!("write its keys, such as `{{{key}: …}}`"),
+            _ => "see docs/configuration-reference.md, or `tollgate init`".to_owned(),
         };
         self.error(code::WRONG_SHAPE, format!("expected {}, found {found}", shape.what()), cure)
     }

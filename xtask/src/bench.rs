@@ -34,12 +34,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if is_meant("gateway") {
         path = tools::with_envoy(&path)?;
     }
-    let run = |name: Option<&String>| {
-        let mut run = process::cargo(&["run"]);
-        process::run(run.env("PATH", &path).args(package).arg("--").args(name).args(&args.rest))
-    };
-    if args.names.is_empty() {
-        return run(None);
-    }
-    args.names.iter().try_for_each(|name| run(Some(name)))
+    let mut run = process::cargo(&["run"]);
+    process::run(run.env("PATH", &path).args(package).arg("--").args(&args.names).args(&args.rest))
 }

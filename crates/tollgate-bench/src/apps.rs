@@ -1,10 +1,10 @@
 //! The same axum service under several layers.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::response::Response;
 use axum::routing::get;
+use clap::ValueEnum;
+use governor::middleware::NoOpMiddleware;
 use http::{HeaderValue, StatusCode};
 use tollgate::denial::Denial;
 use tollgate::headers::{
@@ -12,18 +12,20 @@ use tollgate::headers::{
     X_RATELIMIT_RESET,
 };
 use tollgate::key::ClientIp;
+use tollgate::layer::RateLimitLayerBuilder;
 use tollgate::store::Micros;
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::layer::util::Identity;
 use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::PeerIpKeyExtractor;
 
 use crate::Failure;
 use crate::clock::Ticking;
 
 /// The layer around the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wrapping {
     /// No layer.
     Bare,
@@ -55,6 +57,11 @@ pub(crate) enum Wrapping {
 }
 
 impl Wrapping {
+    /// The name on the command line. It is never freed, because there are few.
+    pub(crate) fn name(self) -> &'static str {
+        self.to_possible_value().map_or("", |value| String::from(value.get_name()).leak())
+    }
+
     /// The status of all responses after the first.
     pub(crate) fn status(self) -> StatusCode {
         match self {
@@ -67,74 +74,73 @@ impl Wrapping {
 /// Wraps a service that returns a short text.
 pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
-    // The clock advances by a second after every 512 requests. In between, `remaining` decreases
-    // with each request.
-    let quota = Quota::per_second(1_000);
-    let clock = || Ticking::each(512, Micros::new(1_000_000));
-    let store = || MemoryStore::builder().clock(clock()).build();
-    let mut governor = GovernorConfigBuilder::default();
-    // With two threads, governor denies a request if its clock reading is older than another's by
-    // more than the burst. So the burst lasts a second.
-    governor.per_nanosecond(1).burst_size(1_000_000_000);
-    let limited = |headers: HeaderOptions, limits: Vec<Limit>| {
-        let mut layer = RateLimitLayer::builder(store()).headers(headers);
-        for limit in limits {
-            layer = layer.limit(limit);
-        }
-        layer.build()
-    };
-    let by_address =
-        || Ok::<_, Failure>(Limit::new(Policy::token_bucket("address", quota)?, ClientIp::peer()));
-    let denying = || {
-        let once = Policy::token_bucket("address", Quota::per_day(1))?;
-        let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
-        Ok::<_, Failure>(RateLimitLayer::builder(store).limit(Limit::new(once, ClientIp::peer())))
-    };
     let all = HeaderOptions::all();
+    let none = all.x_ratelimit(false).ratelimit(false);
     let app = match wrapping {
         Wrapping::Bare => router,
         Wrapping::Identity => router.layer(Identity::new()),
         Wrapping::Fields => router.layer(MapResponseLayer::new(with_fields)),
-        Wrapping::Governor => {
-            let config = governor.finish().ok_or("tower_governor refused its quota")?;
-            router.layer(GovernorLayer::new(Arc::new(config)))
-        }
+        Wrapping::Governor => router.layer(GovernorLayer::new(governor().finish().ok_or(BAD)?)),
         Wrapping::GovernorHeaders => {
-            let config = governor.use_headers().finish();
-            let config = config.ok_or("tower_governor refused its quota")?;
-            router.layer(GovernorLayer::new(Arc::new(config)))
+            router.layer(GovernorLayer::new(governor().use_headers().finish().ok_or(BAD)?))
         }
         Wrapping::GovernorDenied => {
-            let config = governor.per_second(86_400).burst_size(1).finish();
-            router.layer(GovernorLayer::new(Arc::new(
-                config.ok_or("tower_governor refused its quota")?,
-            )))
+            let config = governor().per_second(86_400).burst_size(1).finish();
+            router.layer(GovernorLayer::new(config.ok_or(BAD)?))
+        }
+        Wrapping::Headers => router.layer(allowing(all)?.build()?),
+        Wrapping::DraftHeaders => router.layer(allowing(HeaderOptions::default())?.build()?),
+        Wrapping::NoHeaders => router.layer(allowing(none)?.build()?),
+        Wrapping::AnyBody => router.layer(allowing(all)?.build()?.any_body()),
+        Wrapping::TwoPolicies => {
+            let global = Limit::global(Policy::token_bucket("global", QUOTA)?);
+            let layer = RateLimitLayer::builder(store()).headers(all).limit(global);
+            router.layer(layer.limit(by_address(QUOTA)?).build()?)
         }
         Wrapping::Denied => router.layer(denying()?.build()?),
         Wrapping::DeniedText => {
-            let layer = denying()?.headers(all.x_ratelimit(false).ratelimit(false));
             let text = |denial: &Denial<'_>| {
                 format!("Too Many Requests! Wait for {}s", denial.retry_after_secs().unwrap_or(0))
             };
-            router.layer(layer.on_denied(text).build()?)
-        }
-        Wrapping::Headers => router.layer(limited(all, vec![by_address()?])?),
-        Wrapping::DraftHeaders => {
-            router.layer(limited(HeaderOptions::default(), vec![by_address()?])?)
-        }
-        Wrapping::NoHeaders => {
-            let none = all.x_ratelimit(false).ratelimit(false);
-            router.layer(limited(none, vec![by_address()?])?)
-        }
-        Wrapping::AnyBody => router.layer(limited(all, vec![by_address()?])?.any_body()),
-        Wrapping::TwoPolicies => {
-            let global = Limit::global(Policy::token_bucket("global", quota)?);
-            router.layer(limited(all, vec![global, by_address()?])?)
+            router.layer(denying()?.headers(none).on_denied(text).build()?)
         }
     };
     // Otherwise the router would build its layers again for each request. A server does this at its
     // start.
     Ok(app.with_state(()))
+}
+
+const BAD: &str = "tower_governor refused its quota";
+
+/// With two threads, governor denies a request if its clock reading is older than another's by more
+/// than the burst. So the burst lasts a second.
+fn governor() -> GovernorConfigBuilder<PeerIpKeyExtractor, NoOpMiddleware> {
+    let mut governor = GovernorConfigBuilder::default();
+    governor.per_nanosecond(1).burst_size(1_000_000_000);
+    governor
+}
+
+const QUOTA: Quota = Quota::per_second(1_000);
+
+/// The clock advances by a second after every 512 requests. In between, `remaining` decreases with
+/// each request.
+fn store() -> MemoryStore<Ticking> {
+    MemoryStore::builder().clock(Ticking::each(512, Micros::new(1_000_000))).build()
+}
+
+fn by_address(quota: Quota) -> Result<Limit, Failure> {
+    Ok(Limit::new(Policy::token_bucket("address", quota)?, ClientIp::peer()))
+}
+
+fn allowing(
+    headers: HeaderOptions,
+) -> Result<RateLimitLayerBuilder<MemoryStore<Ticking>>, Failure> {
+    Ok(RateLimitLayer::builder(store()).headers(headers).limit(by_address(QUOTA)?))
+}
+
+fn denying() -> Result<RateLimitLayerBuilder<MemoryStore<Ticking>>, Failure> {
+    let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
+    Ok(RateLimitLayer::builder(store).limit(by_address(Quota::per_day(1))?))
 }
 
 fn with_fields(mut response: Response) -> Response {

@@ -9,19 +9,11 @@ use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision};
 use tollgate::{MemoryStore, Policy, Quota, Store};
 
-use crate::memory::side::{Side, Text, text, write_text};
-use crate::memory::sides::{Bucket, Governor};
-use crate::report::{self, Table, Target};
-use crate::rounds::{Spread, shuffled};
+use crate::memory::limiters::{Bucket, Limiter, Text, governor, tollgate};
+use crate::memory::work::{text, write_text};
+use crate::report::{Goal, OURS, Options, Page};
+use crate::rounds::{Side, shuffled};
 use crate::{Failure, process};
-
-const METHOD: &str = "\
-Ten million distinct keys are charged one time each in a `MemoryStore` with room for a million keys
-and 256 MiB, under a policy that lets no key expire during the run. A second thread decides on a
-thousand live keys before and during the flood, and its times include reading the clock around each
-decision. Two victims exist before the flood: the first has used up its quota, the second a part.
-governor stores every key without a bound. Each limiter runs in its own process, and resident memory
-is measured above the process's memory before the store was created.";
 
 const FLOOD: u32 = 10_000_000;
 const MAX_KEYS: u32 = 1_000_000;
@@ -31,93 +23,46 @@ const LIVE: u32 = 1_000;
 /// The number of runs per side. A single run is too noisy.
 const RUNS: usize = 3;
 
-pub(crate) fn run() -> Result<(), Failure> {
-    let mut runs = [vec![], vec![]];
-    for _ in 0..RUNS {
-        for (side, runs) in ["tollgate", "governor"].iter().zip(&mut runs) {
-            runs.push(process::alone(&format!("flood {side}"))?);
-        }
-    }
-    let mut table = Table::new("Ten million keys", "what | Tollgate | governor | target | met");
-    let mib = f64::from(1 << 20);
-    let held = [
-        Target::AtMost(f64::from(MAX_KEYS)),
-        Target::AtMost(f64::from(MAX_BYTES) / mib),
-        Target::AtMost(f64::from(MAX_BYTES) / mib),
-        Target::AtMost(0.0),
-    ];
-    let none = [Target::None; 6];
-    for (index, (name, target)) in NAMES.iter().zip(none.into_iter().chain(held)).enumerate() {
-        let spread =
-            |runs: &[Vec<f64>]| Spread::of(runs.iter().filter_map(|numbers| numbers.get(index)));
-        let [ours, theirs] = [spread(&runs[0]), spread(&runs[1])];
-        let theirs = if theirs.median.is_nan() { "–".to_owned() } else { theirs.to_string() };
-        table.row(&[name, &ours, &theirs, &target.met(ours)]);
-    }
-    report::write("flood", METHOD, &[table])
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let mut page = Page::new(options, RUNS);
+    let columns = "ns per new key, first million | ns per new key, the others | \
+                   median ns of a live key, before | during | p99 before | p99 during | \
+                   keys at the end | MiB resident at the end | MiB at most | changed answers";
+    page.table("Ten million keys", "limiter", columns, |table| {
+        let side = |name, case| Side::new(name, move || process::alone(case));
+        let sides = vec![side(OURS, "flood ours"), side("governor", "flood theirs")];
+        let mib = f64::from(MAX_BYTES >> 20);
+        let goals = [
+            Goal::at_most("keys at the end", f64::from(MAX_KEYS)),
+            Goal::at_most("MiB at most", mib),
+            Goal::at_most("changed answers", 0.0),
+        ];
+        table.measure(&[], sides, &goals)
+    })?;
+    page.write("flood", include_str!("../methods/flood.md"))
 }
-
-/// The names of the numbers in a run, in order. governor lacks the last.
-const NAMES: [&str; 10] = [
-    "ns per new key, the first million",
-    "ns per new key, the other nine million",
-    "median ns per decision on a live key, before",
-    "median ns per decision on a live key, during",
-    "99th percentile, before",
-    "99th percentile, during",
-    "keys in the store, at the end",
-    "MiB resident, at the end",
-    "MiB resident, maximum",
-    "changed answers to the two victims",
-];
 
 /// Floods one side, in its own process.
 pub(crate) fn alone(side: &str) -> Result<Vec<f64>, Failure> {
     let resident = process::memory("VmRSS")?;
     let grown = |line| Ok::<_, Failure>((process::memory(line)? - resident) / f64::from(1 << 20));
-    match side {
-        "tollgate" => {
-            let store = MemoryStore::builder()
-                .max_keys(MAX_KEYS as usize)
-                .max_bytes(MAX_BYTES as usize)
-                .build();
-            let policy = Policy::token_bucket("bench", Bucket::LASTING.ours())?;
-            let flooded = Flooded { store, policy };
-            let victims = Victims::new(&flooded.store)?;
-            let before = victims.answers()?;
-            let mut numbers = flood(&flooded);
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-            numbers.push(flooded.store.stats().keys as f64);
-            numbers.extend([grown("VmRSS")?, grown("VmHWM")?]);
-            let after = victims.answers()?;
-            let changed = before.iter().zip(&after).filter(|(before, after)| before != after);
-            numbers.push(f64::from(u32::try_from(changed.count())?));
-            Ok(numbers)
-        }
-        "governor" => {
-            let flooded = Governor::<String>::new(Bucket::LASTING.theirs()?);
-            let mut numbers = flood(&flooded);
-            numbers.extend([f64::from(FLOOD + LIVE), grown("VmRSS")?, grown("VmHWM")?]);
-            Ok(numbers)
-        }
-        _ => Err(format!("there is no limiter `{side}`").into()),
+    let sizes = |keys: f64| Ok::<_, Failure>([keys, grown("VmRSS")?, grown("VmHWM")?]);
+    if side != "ours" {
+        let mut numbers = flood(governor(Bucket::LASTING.theirs()?));
+        numbers.extend(sizes(f64::from(FLOOD + LIVE))?);
+        return Ok(numbers);
     }
-}
-
-/// The store under attack, as a limiter.
-struct Flooded {
-    store: MemoryStore,
-    policy: Policy,
-}
-
-impl Side for Flooded {
-    type Buffer = ();
-
-    fn decide(&self, text: &Text, (): &mut ()) -> bool {
-        let key = Key::new(text);
-        let verdict = self.store.decide(&[Charge::new(&self.policy, &key, Cost::ONE)]);
-        verdict.into_inner().is_ok_and(|verdict| verdict.is_admitted())
-    }
+    let store =
+        MemoryStore::builder().max_keys(MAX_KEYS as usize).max_bytes(MAX_BYTES as usize).build();
+    let victims = Victims::new(&store)?;
+    let before = victims.answers()?;
+    let policy = Policy::token_bucket("bench", Bucket::LASTING.ours())?;
+    let mut numbers = flood(tollgate(store.clone(), policy));
+    numbers.extend(sizes(store.stats().keys as f64)?);
+    let after = victims.answers()?;
+    numbers
+        .push(before.iter().zip(&after).filter(|(before, after)| before != after).count() as f64);
+    Ok(numbers)
 }
 
 /// Two clients that have used quota before the flood.
@@ -154,21 +99,19 @@ impl<'a> Victims<'a> {
 }
 
 /// Measures the first six numbers.
-fn flood<S: Side>(side: &S) -> Vec<f64> {
+fn flood(limiter: impl Limiter) -> Vec<f64> {
     let live: Vec<_> = (0..LIVE).map(|number| text(FLOOD + number)).collect();
     let order = shuffled(LIVE, 3);
-    let mut buffer = S::Buffer::default();
     for text in &live {
-        side.decide(text, &mut buffer);
+        limiter(text, &mut String::new());
     }
     let ended = AtomicBool::new(false);
     let watch = |until: &dyn Fn() -> bool| {
         // A count per nanosecond, because a growing list would add to the measured time and memory.
-        let mut buffer = S::Buffer::default();
-        let (mut counts, mut sum) = (vec![0_u32; 1 << 16], 0);
+        let (mut counts, mut sum, mut buffer) = (vec![0_u32; 1 << 16], 0, String::new());
         for number in order.iter().cycle() {
             let begin = Instant::now();
-            side.decide(&live[*number as usize], &mut buffer);
+            limiter(&live[*number as usize], &mut buffer);
             let nanos = usize::try_from(begin.elapsed().as_nanos()).unwrap_or(usize::MAX);
             counts[nanos.min((1 << 16) - 1)] += 1;
             sum += 1;
@@ -181,14 +124,14 @@ fn flood<S: Side>(side: &S) -> Vec<f64> {
     let started = Instant::now();
     let calm = watch(&|| started.elapsed() > Duration::from_millis(300));
     let insert = |from: u32, to: u32| {
-        let (mut text, mut buffer) = (Text::new(), S::Buffer::default());
+        let (mut text, mut buffer) = (Text::new(), String::new());
         let begin = Instant::now();
         for number in from..to {
             // The factor has no common divisor with the number of keys. So each key occurs one
             // time, in a scattered order.
             let number = u64::from(number) * 7_654_321 % u64::from(FLOOD);
-            write_text(u32::try_from(number).unwrap_or_default(), &mut text);
-            side.decide(&text, &mut buffer);
+            write_text(number as u32, &mut text);
+            limiter(&text, &mut buffer);
         }
         begin.elapsed().as_secs_f64() * 1e9 / f64::from(to - from)
     };

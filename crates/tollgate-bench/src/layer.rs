@@ -14,138 +14,78 @@ use tokio::runtime::{self, Runtime};
 use tower::{Service, ServiceExt};
 
 use crate::apps::{Wrapping, app};
-use crate::metered::{self, Recorder};
-use crate::report::{self, Cells as _, Table, Target};
-use crate::rounds::{Peer, Spread, interleave};
-use crate::{Counter, Failure, process};
+use crate::process::{self, Answering};
+use crate::report::{Goal, Options, Page};
+use crate::rounds::Side;
+use crate::{Counter, Failure};
 
-const METHOD: &str = "\
-An axum router is called in process on one thread. The measured time covers building a request with
-a peer address, the response, and reading its body. All requests come from one address and are
-allowed, except in the rows that say denied. A round counts the fastest of ten slices of 1 ms. A
-layer adds its time minus the bare router's time in the same round. The identity layer shows the
-cost of any axum layer, and a second identity layer adds five constant headers. `× peer` compares
-the added time: with headers against tower_governor with headers, without headers against
-tower_governor without. tower_governor sends two headers on an allowed response. Tollgate sends
-`RateLimit-Policy` and `RateLimit`, and three `X-RateLimit` headers if all are enabled. governor
-grants 10^9 units and regains a unit each nanosecond. Tollgate grants 1000 per second on a clock
-that advances by a second after every 512 requests, so each request changes `remaining`. Allocations are counted in a separate process. Metrics are a build-time
-choice, so they are measured in a separate process beside their own bare router. tower_governor makes
-a new clock for each denial, which executes CPUID; in a virtual machine this traps and takes 30 µs.";
-
-const SPAN: Duration = Duration::from_millis(10);
 const SLICES: u32 = 10;
+const SLICE: Duration = Duration::from_millis(1);
 const ROUNDS: usize = 80;
 
-/// A row, and the row it is compared with.
-struct Row(Wrapping, &'static str, Option<(Wrapping, Target)>);
-
-const ROWS: [Row; 13] = [
-    Row(Wrapping::Bare, "bare router", None),
-    Row(Wrapping::Identity, "identity layer", None),
-    Row(Wrapping::Fields, "identity layer, five constant headers", None),
-    Row(Wrapping::Governor, "tower_governor", None),
-    Row(Wrapping::GovernorHeaders, "tower_governor, headers", None),
-    Row(
-        Wrapping::NoHeaders,
-        "Tollgate, no headers",
-        Some((Wrapping::Governor, Target::AtMost(1.4))),
-    ),
-    Row(Wrapping::DraftHeaders, "Tollgate, draft headers", beside_headers(0.84)),
-    Row(Wrapping::Headers, "Tollgate, all headers", beside_headers(1.3)),
-    Row(
-        Wrapping::AnyBody,
-        "Tollgate, all headers, any body",
-        Some((Wrapping::GovernorHeaders, Target::None)),
-    ),
-    Row(Wrapping::TwoPolicies, "Tollgate, two policies, all headers", beside_headers(1.55)),
-    Row(Wrapping::GovernorDenied, "tower_governor, denied", None),
-    Row(
-        Wrapping::DeniedText,
-        "Tollgate, denied with a text",
-        Some((Wrapping::GovernorDenied, Target::AtMost(1.05))),
-    ),
-    Row(
-        Wrapping::Denied,
-        "Tollgate, denied with problem and headers",
-        Some((Wrapping::GovernorDenied, Target::None)),
-    ),
+/// Layers with metrics, in the program that is built with them, without and with a recorder.
+const METERED: [(&str, &str, &str); 4] = [
+    ("no-headers", "none", "no-headers, metrics"),
+    ("no-headers", "prometheus", "no-headers, metrics for Prometheus"),
+    ("headers", "none", "headers, metrics"),
+    ("headers", "prometheus", "headers, metrics for Prometheus"),
 ];
 
-/// A comparison with tower_governor with headers.
-const fn beside_headers(most: f64) -> Option<(Wrapping, Target)> {
-    Some((Wrapping::GovernorHeaders, Target::AtMost(most)))
-}
-
-pub(crate) fn run() -> Result<(), Failure> {
-    let runtime = runtime::Builder::new_current_thread().build()?;
-    let mut peers: Vec<Peer<'_>> =
-        ROWS.iter().map(|row| peer(&runtime, row.0)).collect::<Result<_, _>>()?;
-    let mut metered = Vec::new();
-    for row in METERED {
-        if let Some(peer) = metered::peer(row.0, row.1)? {
-            peers.push(peer);
-            metered.push(row);
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let mut page = Page::new(options, ROUNDS);
+    page.table("Added to a request", "layer", "ns per request | added ns", |table| {
+        let runtime = runtime::Builder::new_current_thread().build()?;
+        let mut sides = Vec::new();
+        for (wrapping, name) in rows() {
+            let mut nanos = nanos(&runtime, wrapping)?;
+            sides.push(Side::new(name, move || Ok(vec![nanos()])));
         }
-    }
-    let measured = interleave(&mut peers, ROUNDS);
-    let beyond_bare =
-        |ns: &Vec<f64>| ns.iter().zip(&measured[0]).map(|(with, bare)| with - bare).collect();
-    let added: Vec<Vec<f64>> = measured.iter().map(beyond_bare).collect();
-    let mut table = Table::new(
-        "Added to a request",
-        "layer | ns per request | added ns | × peer | target | met | allocations",
-    );
-    for (index, Row(wrapping, name, against)) in ROWS.into_iter().enumerate() {
-        let peer = against.and_then(|(peer, target)| {
-            let index = ROWS.iter().position(|row| row.0 == peer)?;
-            Some((&added[index], target))
-        });
-        let compared = peer.map_or_else(
-            || ["–"; 3].texts(),
-            |(theirs, target)| (Spread::of_ratios(&added[index], theirs), target).texts(),
-        );
-        let name_of = wrapping.to_possible_value();
-        let count = format!("layer {}", name_of.as_ref().map_or("", |value| value.get_name()));
-        let ns = [&measured[index], &added[index]].map(|ns| (Spread::of(ns), 0));
-        table.row(&[&name, &ns, &compared, &(process::count(&count)?, 0)]);
-    }
-    let mut counting = Table::new(
-        "Added with metrics",
-        "layer | recorder | added ns | × without metrics | target | met",
-    );
-    for (row, added_here) in metered.iter().zip(&measured[ROWS.len()..]) {
-        let Metered(wrapping, recorder, name, target) = row;
-        let Some(index) = ROWS.iter().position(|row| row.0 == *wrapping) else { continue };
-        let ratio = Spread::of_ratios(added_here, &added[index]);
-        let recorder = match recorder {
-            Recorder::None => "none",
-            Recorder::Prometheus => "exporter for Prometheus",
+        let program = std::env::current_exe()?.with_file_name("tollgate-bench-metered");
+        for (wrapping, recorder, name) in METERED {
+            if !program.exists() {
+                eprintln!("no {}: build it with the feature `metrics`", program.display());
+                break;
+            }
+            let metered = Answering::start(&program, &[wrapping, recorder])?;
+            let added = move || Ok([vec![f64::NAN], metered.say("turn")?].concat());
+            sides.push(Side::new(name, added));
+        }
+        let added = |of, bound, peer| Goal::at_most("added ns", bound).of(of).against(peer);
+        let mut goals = vec![
+            added("no-headers", 1.4, "governor"),
+            added("draft-headers", 0.84, "governor-headers"),
+            added("headers", 1.3, "governor-headers"),
+            added("two-policies", 1.55, "governor-headers"),
+            added("denied-text", 1.05, "governor-denied"),
+        ];
+        goals.extend(METERED.map(|(wrapping, _, name)| added(name, 1.3, wrapping)));
+        table.beyond("bare").ratio("× governor-headers", "added ns", "governor-headers");
+        table.measure(&[], sides, &goals)
+    })?;
+    page.table("Allocations of a request", "layer", "allocations", |table| {
+        let side = |(_, name)| {
+            let count = move || process::count(&format!("layer {name}"));
+            Side::new(name, move || Ok(vec![count()?.unwrap_or(f64::NAN)]))
         };
-        counting.row(&[name, &recorder, &(Spread::of(added_here), 0), &(ratio, *target)]);
-    }
-    report::write("layer", METHOD, &[table, counting])
+        table.rounds = 1;
+        table.measure(&[], rows().map(side).collect(), &[])
+    })?;
+    page.write("layer", include_str!("../methods/layer.md"))
 }
 
-/// A layer with metrics, compared with the same layer without metrics.
-#[derive(Clone, Copy)]
-struct Metered(Wrapping, Recorder, &'static str, Target);
-
-const METERED: [Metered; 4] = [
-    Metered(Wrapping::Headers, Recorder::None, "Tollgate, all headers", Target::AtMost(1.3)),
-    Metered(Wrapping::Headers, Recorder::Prometheus, "Tollgate, all headers", Target::AtMost(1.3)),
-    Metered(Wrapping::NoHeaders, Recorder::None, "Tollgate, no headers", Target::AtMost(1.3)),
-    Metered(Wrapping::NoHeaders, Recorder::Prometheus, "Tollgate, no headers", Target::AtMost(1.3)),
-];
+/// All layers, and their names in `alone "requests NAME"`.
+fn rows() -> impl Iterator<Item = (Wrapping, &'static str)> {
+    Wrapping::value_variants().iter().map(|wrapping| (*wrapping, wrapping.name()))
+}
 
 /// Measures nanoseconds per request, in the fastest of several slices. Later steps subtract large
 /// numbers with a small difference, which a single interruption would hide.
-pub(crate) fn peer(runtime: &Runtime, wrapping: Wrapping) -> Result<Peer<'_>, Failure> {
+fn nanos(runtime: &Runtime, wrapping: Wrapping) -> Result<impl FnMut() -> f64 + '_, Failure> {
     let mut caller = Caller::new(runtime, wrapping)?;
-    Ok(Box::new(move || {
-        let mut slice = || runtime.block_on(caller.calls_for(SPAN / SLICES));
+    Ok(move || {
+        let mut slice = || runtime.block_on(caller.calls_for(SLICE));
         (0..SLICES).map(|_| slice()).fold(f64::INFINITY, f64::min)
-    }))
+    })
 }
 
 /// Calls an application, and checks each response.
@@ -212,6 +152,38 @@ pub(crate) fn allocations(wrapping: &str, counter: Counter) -> Result<f64, Failu
     let runtime = runtime::Builder::new_current_thread().build()?;
     let mut caller = Caller::new(&runtime, Wrapping::from_str(wrapping, false)?)?;
     let (count, _) = counter(&mut || runtime.block_on(caller.calls(REQUESTS)));
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     Ok(count as f64 / f64::from(REQUESTS))
+}
+
+/// The layer with metrics, as a program. Prints the added time for each line that it reads.
+#[cfg(feature = "metrics")]
+pub(crate) fn metered() -> Result<(), Failure> {
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+
+    let mut args = std::env::args().skip(1);
+    let (Some(wrapping), Some(recorder)) = (args.next(), args.next()) else {
+        return Err("expected two words: the measurement and the recorder".into());
+    };
+    // The same setup as in the gateway.
+    let mut handle = None;
+    if recorder == "prometheus" {
+        let mut builder = PrometheusBuilder::new();
+        for (name, buckets) in tollgate::observe::buckets() {
+            let matcher = Matcher::Full(name.to_owned());
+            builder = builder.set_buckets_for_metric(matcher, buckets)?;
+        }
+        handle = Some(builder.install_recorder()?);
+    }
+    let runtime = runtime::Builder::new_current_thread().build()?;
+    let mut bare = nanos(&runtime, Wrapping::Bare)?;
+    let mut wrapped = nanos(&runtime, Wrapping::from_str(&wrapping, false)?)?;
+    for line in std::io::stdin().lines() {
+        line?;
+        println!("{}", wrapped() - bare());
+        // The gateway also does this every few seconds, because recorded times accumulate.
+        if let Some(handle) = &handle {
+            handle.run_upkeep();
+        }
+    }
+    Ok(())
 }

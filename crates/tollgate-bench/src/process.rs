@@ -1,9 +1,11 @@
 //! Child processes for measurements, and numbers about processes.
 
 use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,6 +54,44 @@ pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
     listeners?.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
+/// The time after which a silent program counts as failed. It is several times the longest
+/// measurement, and needed because one peer sometimes hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running program that answers lines with numbers.
+pub(crate) struct Answering {
+    _process: Running,
+    input: ChildStdin,
+    answers: Receiver<io::Result<String>>,
+}
+
+impl Answering {
+    pub(crate) fn start(program: &Path, args: &[&str]) -> Result<Self, Failure> {
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn()?;
+        let pipes = process.stdin.take().zip(process.stdout.take());
+        let (input, output) = pipes.ok_or("a process without pipes")?;
+        let (sender, answers) = mpsc::channel();
+        // The thread exits with the process, or when the receiver is dropped.
+        thread::spawn(move || {
+            BufReader::new(output).lines().try_for_each(|line| sender.send(line))
+        });
+        Ok(Self { _process: Running(process), input, answers })
+    }
+
+    /// Sends a line and waits for the numbers in the answer.
+    pub(crate) fn say(&self, line: &str) -> Result<Vec<f64>, Failure> {
+        writeln!(&self.input, "{line}")?;
+        let answer = self.answers.recv_timeout(PATIENCE);
+        parse(&answer.map_err(|error| format!("no answer to `{line}`: {error}"))??)
+    }
+}
+
+fn parse(numbers: &str) -> Result<Vec<f64>, Failure> {
+    Ok(numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+}
+
 /// Runs a measurement in its own process, and returns the numbers that it prints.
 pub(crate) fn alone(what: &str) -> Result<Vec<f64>, Failure> {
     numbers(Command::new(std::env::current_exe()?).args(["alone", what]))
@@ -85,8 +125,7 @@ fn numbers(command: &mut Command) -> Result<Vec<f64>, Failure> {
     if !output.status.success() {
         return Err(format!("`{command:?}` ended with {}", output.status).into());
     }
-    let printed = String::from_utf8(output.stdout)?;
-    Ok(printed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+    parse(&String::from_utf8(output.stdout)?)
 }
 
 /// A line from /proc/self/status in bytes: `VmRSS`, or `VmHWM` for its maximum.
@@ -116,7 +155,7 @@ pub(crate) fn processor_time_of_children() -> Result<f64, Failure> {
 
 /// The sum of two times in a process's stat file, in seconds. `skipped` fields precede them.
 fn times(pid: &str, skipped: usize) -> Result<f64, Failure> {
-    let stat = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat")))?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name is in parentheses and may contain any character. State and numbers follow it.
     let (_, after) = stat.rsplit_once(") ").ok_or("/proc/<pid>/stat has no name")?;
     let ticks = after.split(' ').skip(skipped).take(2).map(str::parse::<f64>);

@@ -1,128 +1,227 @@
-//! The tables, on the terminal and in docs/benchmarks, where each processor's maker has a folder.
+//! The pages: tables of measured sides, with ratios between them and with goals.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write as _};
 use std::fs;
 use std::path::Path;
 
-use crate::Failure;
-use crate::machine;
-use crate::rounds::Spread;
+use crate::rounds::{Numbers, Side, Spread, take_turns};
+use crate::{Failure, machine};
 
-/// A benchmark's table.
+/// What the command line selects.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Options {
+    /// Rounds per table, and writes no page
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
+    /// Measures only the tables with this text in their title, and writes no page
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// A benchmark's page.
+pub(crate) struct Page<'a> {
+    options: &'a Options,
+    /// Enough rounds for a stable median, unless the command line selects others.
+    rounds: usize,
+    tables: String,
+}
+
+impl<'a> Page<'a> {
+    pub(crate) fn new(options: &'a Options, rounds: usize) -> Self {
+        let rounds = options.rounds.map_or(rounds, usize::from);
+        Self { options, rounds, tables: String::new() }
+    }
+
+    /// Adds a table, unless the command line selects others. Its `heads` are the head of each part
+    /// of a case and the head of the sides' names; its `columns` are the sides' numbers. Both are
+    /// separated by ` | `.
+    pub(crate) fn table(
+        &mut self,
+        title: &'static str,
+        heads: &'static str,
+        columns: &'static str,
+        measure: impl FnOnce(&mut Table) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if self.options.only.as_ref().is_some_and(|only| !title.contains(only)) {
+            return Ok(());
+        }
+        eprintln!("## {title}\n{heads} | {columns}");
+        let rounds = self.rounds;
+        let (ratios, rows, goals) = (Vec::new(), String::new(), String::new());
+        let mut table = Table { title, columns, rounds, ratios, beyond: None, rows, goals };
+        measure(&mut table)?;
+        let ratios = table.ratios.iter().map(|ratio| format!(" {} |", ratio.head));
+        let head = format!("| {heads} | {columns} |{}", ratios.collect::<String>());
+        let line = "---|".repeat(head.matches('|').count() - 1);
+        write!(self.tables, "\n## {title}\n\n{head}\n|{line}\n{}", table.rows)?;
+        if !table.goals.is_empty() {
+            write!(self.tables, "\n{GOALS}{}", table.goals)?;
+        }
+        Ok(())
+    }
+
+    /// Prints the page, and writes it to the folder of this machine's processor.
+    pub(crate) fn write(self, name: &str, method: &str) -> Result<(), Failure> {
+        let Self { options, tables, .. } = self;
+        let (method, machine) = (method.trim(), machine::describe(name)?);
+        let page = format!("# {name}\n\n{method}\n\n{machine}\n{tables}");
+        println!("{page}");
+        if options.only.is_some() || options.rounds.is_some() {
+            eprintln!("only a part, so the page is not written");
+            return Ok(());
+        }
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
+        let folder = folder.join(machine::maker());
+        fs::create_dir_all(&folder)?;
+        Ok(fs::write(folder.join(name).with_extension("md"), page)?)
+    }
+}
+
+const GOALS: &str = "\
+| case | goal of | what | compared with | measured | target | met |
+|---|---|---|---|---|---|---|
+";
+
+/// A table. Each row is a side in a case.
 pub(crate) struct Table {
     title: &'static str,
     columns: &'static str,
-    rows: Vec<String>,
+    pub(crate) rounds: usize,
+    ratios: Vec<Ratio>,
+    beyond: Option<&'static str>,
+    rows: String,
+    goals: String,
+}
+
+/// A column with the ratio of a side's number to another side's number in the same round.
+struct Ratio {
+    head: &'static str,
+    column: &'static str,
+    against: &'static str,
 }
 
 impl Table {
-    /// `columns` are separated by ` | `.
-    pub(crate) const fn new(title: &'static str, columns: &'static str) -> Self {
-        Self { title, columns, rows: Vec::new() }
+    /// Adds a column with the ratio of each side's number in `column` to that of the side `against`.
+    pub(crate) fn ratio(
+        &mut self,
+        head: &'static str,
+        column: &'static str,
+        against: &'static str,
+    ) -> &mut Self {
+        self.ratios.push(Ratio { head, column, against });
+        self
     }
 
-    pub(crate) fn row(&mut self, cells: &[&dyn Cells]) {
-        let row = cells.iter().flat_map(|cells| cells.texts()).collect::<Vec<_>>().join(" | ");
-        eprintln!("{row}");
-        self.rows.push(row);
+    /// The columns after a side's own numbers are the differences to this side in the same round.
+    pub(crate) fn beyond(&mut self, side: &'static str) -> &mut Self {
+        self.beyond = Some(side);
+        self
     }
 
-    fn markdown(&self) -> String {
-        let Self { title, columns, rows } = self;
-        let line = "---|".repeat(columns.split(" | ").count());
-        let rows = rows.iter().map(|row| format!("| {row} |\n")).collect::<String>();
-        format!("## {title}\n\n| {columns} |\n|{line}\n{rows}")
-    }
-}
-
-/// One or more cells of a row.
-pub(crate) trait Cells {
-    fn texts(&self) -> Vec<String>;
-}
-
-macro_rules! displayed {
-    ($($type:ty)*) => { $(
-        impl Cells for $type {
-            fn texts(&self) -> Vec<String> {
-                vec![self.to_string()]
+    /// Measures the sides of a case in turns. Goals for sides that are missing are skipped.
+    pub(crate) fn measure(
+        &mut self,
+        case: &[&dyn Display],
+        mut sides: Vec<Side<'_>>,
+        goals: &[Goal],
+    ) -> Result<(), Failure> {
+        let mut seen = take_turns(&mut sides, self.rounds)?;
+        let columns: Vec<_> = self.columns.split(" | ").collect();
+        let place = |name| sides.iter().position(|side| side.name == name);
+        if let Some(bare) = self.beyond.and_then(place) {
+            let bare = seen[bare].clone();
+            for (numbers, bare) in seen.iter_mut().flat_map(|side| side.iter_mut().zip(&bare)) {
+                let missing = columns.len() - numbers.len();
+                let added = numbers.iter().zip(bare).map(|(number, bare)| number - bare);
+                numbers.extend(Vec::from_iter(added.take(missing)));
             }
         }
-    )* };
-}
-displayed!(&str String u64 u32 usize Spread);
-
-/// With this number of digits.
-impl Cells for (Spread, usize) {
-    fn texts(&self) -> Vec<String> {
-        vec![format!("{:.*}", self.1, self.0)]
+        let of =
+            |side: usize, name: &str, against: Option<&[Numbers]>| -> Result<Spread, Failure> {
+                let column = columns.iter().position(|column| *column == name);
+                let column =
+                    column.ok_or_else(|| format!("`{}` has no column {name}", self.title))?;
+                let number = |numbers: &Numbers| numbers.get(column).copied().unwrap_or(f64::NAN);
+                let numbers = seen[side].iter().map(number);
+                Ok(match against {
+                    Some(other) => {
+                        Spread::of(numbers.zip(other).map(|(our, other)| our / number(other)))
+                    }
+                    None => Spread::of(numbers),
+                })
+            };
+        let case = Vec::from_iter(case.iter().map(ToString::to_string));
+        for (index, side) in sides.iter().enumerate() {
+            let mut cells = [&case[..], &[side.name.to_owned()]].concat();
+            for column in &columns {
+                cells.push(of(index, column, None)?.to_string());
+            }
+            for ratio in &self.ratios {
+                let other = place(ratio.against).map(|place| &seen[place][..]);
+                cells.push(match other {
+                    Some(_) => of(index, ratio.column, other)?.to_string(),
+                    None => "–".to_owned(),
+                });
+            }
+            let row = cells.join(" | ");
+            eprintln!("{row}");
+            writeln!(self.rows, "| {row} |")?;
+        }
+        for &Goal { column, of: side, against, target } in goals {
+            let (Some(index), other) = (place(side), against.and_then(place)) else { continue };
+            if against.is_some() && other.is_none() {
+                continue;
+            }
+            let number = of(index, column, other.map(|place| &seen[place][..]))?;
+            let (sign, bound, met) = match target {
+                Target::AtMost(bound) => ("≤", bound, number.median <= bound),
+                Target::AtLeast(bound) => ("≥", bound, number.median >= bound),
+            };
+            let (case, against) = (case.join(", "), against.unwrap_or("–"));
+            let met = if met { "yes" } else { "**no**" };
+            writeln!(
+                self.goals,
+                "| {case} | {side} | {column} | {against} | {number} | {sign} {bound} | {met} |"
+            )?;
+        }
+        Ok(())
     }
 }
 
-/// With this number of digits, or a dash.
-impl Cells for (Option<f64>, usize) {
-    fn texts(&self) -> Vec<String> {
-        vec![self.0.map_or_else(|| "–".to_owned(), |number| format!("{number:.*}", self.1))]
-    }
-}
-
-/// A ratio, its target, and whether the median meets it.
-impl Cells for (Spread, Target) {
-    fn texts(&self) -> Vec<String> {
-        [(self.0, 2).texts(), self.1.met(self.0).texts()].concat()
-    }
-}
-
-impl<T: Cells> Cells for Vec<T> {
-    fn texts(&self) -> Vec<String> {
-        self.iter().flat_map(Cells::texts).collect()
-    }
-}
-
-impl<T: Cells, const N: usize> Cells for [T; N] {
-    fn texts(&self) -> Vec<String> {
-        self.iter().flat_map(Cells::texts).collect()
-    }
-}
-
-/// The goal for a number.
+/// A goal for a side's number, or for its ratio to another side's number in the same round.
 #[derive(Clone, Copy)]
-pub(crate) enum Target {
+pub(crate) struct Goal {
+    column: &'static str,
+    of: &'static str,
+    against: Option<&'static str>,
+    target: Target,
+}
+
+#[derive(Clone, Copy)]
+enum Target {
     AtMost(f64),
     AtLeast(f64),
-    None,
 }
 
-impl Target {
-    /// The target, and whether a median meets it.
-    pub(crate) fn met(self, spread: Spread) -> [String; 2] {
-        let (sign, bound, met) = match self {
-            Self::AtMost(bound) => ("≤", bound, spread.median <= bound),
-            Self::AtLeast(bound) => ("≥", bound, spread.median >= bound),
-            Self::None => return ["–".to_owned(), "–".to_owned()],
-        };
-        [format!("{sign} {bound:.2}"), if met { "yes" } else { "**no**" }.to_owned()]
-    }
-}
+/// The name of Tollgate's side, unless there are several.
+pub(crate) const OURS: &str = "Tollgate";
 
-/// Prints tables without writing a page.
-pub(crate) fn show(tables: &[Table]) -> Result<(), Failure> {
-    for table in tables {
-        println!("{}", table.markdown());
+impl Goal {
+    pub(crate) const fn at_least(column: &'static str, bound: f64) -> Self {
+        Self { column, of: OURS, against: None, target: Target::AtLeast(bound) }
     }
-    eprintln!("too few rounds to write the page");
-    Ok(())
-}
 
-/// Prints a benchmark's page and writes it to the folder of this machine's processor.
-pub(crate) fn write(name: &str, method: &str, tables: &[Table]) -> Result<(), Failure> {
-    let mut page = format!("# {name}\n\n{method}\n\n{}\n", machine::describe(name)?);
-    for table in tables {
-        write!(page, "\n{}", table.markdown())?;
+    pub(crate) const fn at_most(column: &'static str, bound: f64) -> Self {
+        Self { column, of: OURS, against: None, target: Target::AtMost(bound) }
     }
-    println!("{page}");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
-    let folder = folder.join(machine::maker());
-    fs::create_dir_all(&folder)?;
-    fs::write(folder.join(name).with_extension("md"), page)?;
-    Ok(())
+
+    /// For another side than Tollgate.
+    pub(crate) const fn of(self, of: &'static str) -> Self {
+        Self { of, ..self }
+    }
+
+    /// For the ratio to this side's number.
+    pub(crate) const fn against(self, against: &'static str) -> Self {
+        Self { against: Some(against), ..self }
+    }
 }

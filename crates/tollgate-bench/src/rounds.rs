@@ -1,44 +1,60 @@
-//! Rounds in which peers take turns, to cancel noise.
+//! Sides that take turns in many short rounds, to cancel noise.
 
-use std::borrow::Borrow;
 use std::fmt;
-use std::ops::Mul;
 
-/// A peer: runs for a moment, and returns its measurement.
-pub(crate) type Peer<'a> = Box<dyn FnMut() -> f64 + 'a>;
+use crate::Failure;
 
-/// The measurements of each peer, one number per round.
-pub(crate) fn interleave(peers: &mut [Peer<'_>], rounds: usize) -> Vec<Vec<f64>> {
-    let mut measured = vec![Vec::with_capacity(rounds); peers.len()];
-    for (peer, counts) in turns(peers.len(), rounds) {
-        let number = peers[peer]();
-        if counts {
-            measured[peer].push(number);
-        }
-    }
-    measured
+/// A side's numbers in a round, one for each of its table's columns. NaN stands for none.
+pub(crate) type Numbers = Vec<f64>;
+
+/// A measured side: its name, and how it runs for a round.
+pub(crate) struct Side<'a> {
+    pub(crate) name: &'static str,
+    run: Box<dyn FnMut() -> Result<Numbers, Failure> + 'a>,
 }
 
-/// The peers in the order of their turns, and whether a turn counts.
+impl<'a> Side<'a> {
+    pub(crate) fn new(
+        name: &'static str,
+        run: impl FnMut() -> Result<Numbers, Failure> + 'a,
+    ) -> Self {
+        Self { name, run: Box::new(run) }
+    }
+}
+
+/// Runs the sides in turns, and returns each side's rounds.
 ///
-/// Each round starts with another peer, so all peers suffer equally from the cache contents that
-/// their predecessors leave. Before the first round, all peers run one time to warm up.
-pub(crate) fn turns(peers: usize, rounds: usize) -> impl Iterator<Item = (usize, bool)> {
-    (0..=rounds)
-        .flat_map(move |round| (0..peers).map(move |turn| ((round + turn) % peers, round > 0)))
+/// Each round starts with another side, so all suffer equally from the cache contents that their
+/// predecessors leave. If there are several rounds, all sides run one time before them to warm up.
+pub(crate) fn take_turns(
+    sides: &mut [Side<'_>],
+    rounds: usize,
+) -> Result<Vec<Vec<Numbers>>, Failure> {
+    let mut seen = vec![Vec::with_capacity(rounds); sides.len()];
+    for round in usize::from(rounds == 1)..=rounds {
+        for turn in 0..sides.len() {
+            let side = (round + turn) % sides.len();
+            let numbers = (sides[side].run)()?;
+            if round > 0 {
+                seen[side].push(numbers);
+            }
+        }
+    }
+    Ok(seen)
 }
 
 /// The median, minimum and maximum of some numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
-    pub(crate) min: f64,
+    min: f64,
     pub(crate) median: f64,
-    pub(crate) max: f64,
+    max: f64,
 }
 
 impl Spread {
-    pub(crate) fn of(numbers: impl IntoIterator<Item = impl Borrow<f64>>) -> Self {
-        let mut sorted: Vec<f64> = numbers.into_iter().map(|number| *number.borrow()).collect();
+    /// NaN if there are no numbers, or if one is NaN.
+    pub(crate) fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
+        let mut sorted = Vec::from_iter(numbers);
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
         let last = sorted.len().saturating_sub(1);
@@ -48,28 +64,25 @@ impl Spread {
             max: at(last),
         }
     }
-
-    /// The spread of the ratios within each round.
-    pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Self {
-        Self::of(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs))
-    }
 }
 
-/// The same in another unit.
-impl Mul<f64> for Spread {
-    type Output = Self;
-
-    fn mul(self, factor: f64) -> Self {
-        Self { min: self.min * factor, median: self.median * factor, max: self.max * factor }
-    }
-}
-
-/// "25.1 (24.8–31.0)", with the formatter's precision.
+/// "25.1 (24.8–31.0)" with three significant digits, a single number if all are equal, or a dash.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = f.precision().unwrap_or(1);
         let Self { min, median, max } = self;
-        write!(f, "{median:.digits$} ({min:.digits$}–{max:.digits$})")
+        let digits = match median.abs() {
+            100.0.. | 0.0 => 0,
+            10.0.. => 1,
+            0.1.. => 2,
+            _ => 4,
+        };
+        if median.is_nan() {
+            f.write_str("–")
+        } else if min == max {
+            write!(f, "{median:.digits$}")
+        } else {
+            write!(f, "{median:.digits$} ({min:.digits$}–{max:.digits$})")
+        }
     }
 }
 
@@ -86,9 +99,26 @@ mod tests {
 
     #[test]
     fn even_count_averages_the_middle_two() {
-        let spread = Spread::of([4.0, 1.0, 3.0, 2.0]);
-        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.5, 4.0));
-        assert_eq!(format!("{spread:.1}"), "2.5 (1.0–4.0)");
+        assert_eq!(Spread::of([4.0, 1.0, 3.0, 2.0]).to_string(), "2.50 (1.00–4.00)");
+        assert_eq!(Spread::of([123.4; 2]).to_string(), "123");
+        assert_eq!(Spread::of([1.0, f64::NAN]).to_string(), "–");
+    }
+
+    #[test]
+    fn every_round_starts_with_another_side() {
+        let order = std::cell::RefCell::new(String::new());
+        let side = |name: &'static str| {
+            let order = &order;
+            Side::new(name, move || {
+                order.borrow_mut().push_str(name);
+                Ok(vec![1.0])
+            })
+        };
+        let seen = take_turns(&mut [side("a"), side("b"), side("c")], 2).unwrap();
+        assert_eq!(order.take(), "abcbcacab");
+        assert_eq!(seen, vec![vec![vec![1.0]; 2]; 3]);
+        take_turns(&mut [side("a"), side("b")], 1).unwrap();
+        assert_eq!(order.take(), "ba");
     }
 
     #[test]

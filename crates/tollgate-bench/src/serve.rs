@@ -8,8 +8,8 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 
 use crate::Failure;
-use crate::measured::MeasuredPort;
 use crate::process::{Running, free_ports, local};
+use crate::served::Port;
 
 /// Serves on two worker threads until the standard input closes. `app` runs inside the runtime.
 pub(crate) fn run(
@@ -44,12 +44,12 @@ impl Server {
         Ok(Self { process: Running::listening(&mut command, &[port])?, port })
     }
 
-    pub(crate) fn measured_port(&self) -> MeasuredPort {
-        MeasuredPort { port: self.port, processes: vec![self.process.id()] }
-    }
-
     pub(crate) fn address(&self) -> SocketAddr {
         local(self.port)
+    }
+
+    pub(crate) fn port(&self) -> Port {
+        Port { number: self.port, processes: vec![self.process.id()] }
     }
 }
 

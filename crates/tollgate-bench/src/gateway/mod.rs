@@ -1,36 +1,18 @@
-//! The gateway in front of a server, compared with nginx and Envoy.
+//! The gateway in front of a server, and its decisions for other proxies, compared with nginx,
+//! Envoy and limitador-server.
 
-mod fronts;
 mod programs;
-mod traffic;
 
-use self::programs::{PORT, Program, proxy_pass, upstream};
+use self::programs::{Files, Program};
 use crate::apps::Wrapping;
-use crate::measured::measure;
-use crate::process::local;
-use crate::report::{self, Table, Target};
-use crate::rounds::Spread;
-use crate::wrk;
-use crate::{Failure, h2load, http, process, redis};
-
-const METHOD: &str = "\
-A server returns a short text. In front of it runs the gateway without limits, the gateway with a
-token bucket per address in memory or in Redis, nginx, or nginx with `limit_req` per address. All
-share the same two processors with wrk, and with redis-server in its row. nginx has two worker
-processes and the gateway has two worker threads; both reuse their connections to the server. All
-requests come from one address and are allowed. Processor time is the user and kernel time of all
-gateway or nginx processes. `× nginx` compares with nginx without limits in the same round, and `×
-gateway` with the gateway without limits. At a fixed rate, wrk sends half of the requests per second
-that nginx can answer.
-
-The rows of other requests have headers of 256 bytes, TLS between the client and the program in
-front, or HTTP/2 on both sides. nginx forwards over HTTP/2 with `grpc_pass`. Envoy has two worker
-threads. In the rows of decisions for other proxies, the processor time of the proxy and of Tollgate
-are added; all limits are per address. The decision API and limitador-server get one JSON call per
-decision, from wrk; `crates/tollgate-bench/peers/install` builds limitador-server.";
+use crate::report::{Goal, Options, Page, Table};
+use crate::rounds::{Side, Spread};
+use crate::serve::Server;
+use crate::served::{self, P99, PROCESSOR, Port, RATE, SERVED, h2load, paced, post, wrk};
+use crate::{Failure, http, process, redis};
 
 /// Enough rounds for a stable median.
-pub(crate) const ROUNDS: usize = 12;
+const ROUNDS: usize = 12;
 
 /// wrk's connections when it measures requests per second.
 const CONNECTIONS: u32 = 64;
@@ -42,138 +24,235 @@ const WAITING: usize = 9_500;
 /// A token bucket per address in the gateway, which allows all requests.
 const LIMIT: &str = "  client: {limit: 1000000000, window: 1s, strategy: token_bucket}\n";
 
-/// nginx's limit per address, which allows all requests.
-const LIMIT_REQ: &str = "limit_req zone=clients burst=100000 nodelay;";
-
-/// The row that `× gateway` refers to.
-const GATEWAY: usize = 1;
-
-/// The row that `× nginx` refers to.
-const NGINX: usize = 4;
-
-/// A row, and its targets.
-struct Side {
-    name: &'static str,
-    /// Requests per second, divided by the gateway's without limits.
-    to_gateway: Target,
-    /// Requests per second, divided by nginx's without limits.
-    to_nginx: Target,
-    /// Processor time per request, divided by nginx's without limits.
-    processor: Target,
-    /// The 99th percentile at half of nginx's rate, divided by nginx's without limits.
-    p99: Target,
-}
-
-impl Side {
-    const fn new(name: &'static str) -> Self {
-        let none = Target::None;
-        Self { name, to_gateway: none, to_nginx: none, processor: none, p99: none }
-    }
-}
-
-const SIDES: [Side; 6] = [
-    Side::new("the server itself"),
-    Side {
-        to_nginx: Target::AtLeast(0.8),
-        processor: Target::AtMost(1.2),
-        p99: Target::AtMost(1.5),
-        ..Side::new("gateway, no limits")
-    },
-    Side { to_gateway: Target::AtLeast(0.95), ..Side::new("gateway, token bucket in memory") },
-    Side { to_gateway: Target::AtLeast(0.75), ..Side::new("gateway, token bucket in Redis") },
-    Side::new("nginx, no limits"),
-    Side::new("nginx, `limit_req`"),
-];
-
-/// With fewer rounds than [`ROUNDS`], for example to test the benchmark, it writes no page.
-pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
-    wrk::find()?;
-    h2load::find()?;
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    served::find()?;
     process::find("nginx", "nginx-light")?;
-    let server = http::start(Wrapping::Bare)?;
-    let port = server.address().port();
-    let target = format!("http://127.0.0.1:{port}");
-    let free = Program::gateway(&target, "")?;
-    let limited = Program::gateway(&target, LIMIT)?;
-    let redis = redis::server::start();
-    // Fail closed, because otherwise a failed decision would count as a fast decision.
-    let store = format!("  store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url());
-    let shared = Program::gateway(&target, &format!("{LIMIT}{store}  onStoreError: closed\n"))?;
-    let listen = format!("listen 127.0.0.1:{PORT};");
-    let pass = proxy_pass("server");
-    let nginx = Program::nginx(
-        &[
-            format!("{listen} location / {{ {pass} }}"),
-            format!("{listen} location / {{ {LIMIT_REQ} {pass} }}"),
-        ],
-        &upstream("server", port),
-    )?;
-    let ports = [
-        server.measured_port(),
-        free.measured_port(0),
-        limited.measured_port(0),
-        shared.measured_port(0),
-        nginx.measured_port(0),
-        nginx.measured_port(1),
-    ];
-
-    let full = measure(&ports, rounds, |port| wrk::load(local(port), CONNECTIONS));
-    let mut throughput = Table::new(
-        "64 connections, as fast as they can",
-        "in front | thousand requests/s | × nginx | target | met | × gateway | target | met | processor µs per request | × nginx | target | met",
-    );
-    for (side, measured) in SIDES.iter().zip(&full) {
-        let to = |index: usize| Spread::of_ratios(&measured.rates, &full[index].rates);
-        let processor = Spread::of_ratios(&measured.micros, &full[NGINX].micros);
-        let [rate, micros] = measured.work();
-        let ratios = [(to(NGINX), side.to_nginx), (to(GATEWAY), side.to_gateway)];
-        throughput.row(&[&side.name, &rate, &ratios, &micros, &(processor, side.processor)]);
-    }
-
-    let half = Spread::of(&full[NGINX].rates).median / 2.0;
-    let paced = measure(&ports, rounds, |port| wrk::paced(local(port), half));
-    let mut steady = Table::new(
-        "Half of the requests per second that nginx can answer",
-        "in front | thousand requests/s | processor µs per request | median µs | p99 µs | × nginx | target | met",
-    );
-    for (side, measured) in SIDES.iter().zip(&paced) {
-        let latency = [&measured.medians, &measured.p99s].map(Spread::of);
-        let to_nginx = Spread::of_ratios(&measured.p99s, &paced[NGINX].p99s);
-        steady.row(&[&side.name, &measured.work(), &latency, &(to_nginx, side.p99)]);
-    }
-
-    let alone = measure(&ports, rounds, |port| wrk::load(local(port), 1));
-    let mut latency = Table::new(
-        "Microseconds of a request, one connection",
-        "in front | median | added | p99 | added",
-    );
-    for (side, measured) in SIDES.iter().zip(&alone) {
-        let added = |these: &[f64], bare: &[f64]| {
-            [Spread::of(these), Spread::of(these.iter().zip(bare).map(|(this, bare)| this - bare))]
-        };
-        let medians = added(&measured.medians, &alone[0].medians);
-        latency.row(&[&side.name, &medians, &added(&measured.p99s, &alone[0].p99s)]);
-    }
-
-    let mut memory = Table::new(
+    let mut page = Page::new(options, ROUNDS);
+    let fronts = Fronts::start()?;
+    let loads = "median µs | p99 µs | thousand requests/s | processor µs | added median µs | \
+                 added p99 µs";
+    page.table("A server and what is in front of it", "load | in front", loads, |table| {
+        fronts.alone(table)
+    })?;
+    let columns = "KiB per connection, of 9500 | MiB for 10 000";
+    page.table(
         "Memory of connections that wait for their next request",
-        "gateway | KiB per connection, of 9500 | MiB for 10 000 | target | met",
-    );
-    let kib = limited.waiting(WAITING)?;
-    let mib = Spread::of([kib * 10_000.0 / 1024.0]);
-    let cells = [(Some(kib), 1), (Some(mib.median), 0)];
-    memory.row(&[&"with a policy", &cells, &Target::AtMost(150.0).met(mib)]);
-    drop((free, limited, shared, nginx));
-    let others = traffic::table(port, rounds)?;
-    let [proxies, calls] = fronts::tables(port, rounds)?;
-    let tables = [throughput, steady, latency, memory, others, proxies, calls];
-    if rounds < ROUNDS { report::show(&tables) } else { report::write("gateway", METHOD, &tables) }
+        "gateway",
+        columns,
+        |table| {
+            table.rounds = 1;
+            let side = Side::new("with a policy", || {
+                let kib = fronts.limited.waiting(WAITING)?;
+                Ok(vec![kib, kib * 10_000.0 / 1024.0])
+            });
+            let goal = Goal::at_most("MiB for 10 000", 150.0).of("with a policy");
+            table.measure(&[], vec![side], &[goal])
+        },
+    )?;
+    page.table("Other requests, without limits", "requests | in front", SERVED, |table| {
+        fronts.others(table)
+    })?;
+    let title = "Limits in other proxies, 64 connections";
+    page.table(title, "proxy | limits", SERVED, |table| fronts.proxies(table))?;
+    page.table("Decisions alone", "at the same time | calls", SERVED, |table| fronts.calls(table))?;
+    page.write("gateway", include_str!("../../methods/gateway.md"))
 }
 
-/// Parses a number of rounds: at least one.
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("a number of rounds, at least 1".to_owned()),
-        Ok(rounds) => Ok(rounds),
+/// All programs. They wait while they are not measured.
+struct Fronts {
+    server: Server,
+    free: Program,
+    limited: Program,
+    shared: Program,
+    encrypted: Program,
+    http2: Program,
+    auth: Program,
+    service: Program,
+    api: Program,
+    nginx: Program,
+    envoy: Program,
+    limitador: Option<Program>,
+    files: Files,
+    _redis: tollgate_test_servers::Redis,
+}
+
+impl Fronts {
+    fn start() -> Result<Self, Failure> {
+        let (files, server, redis) =
+            (Files::new()?, http::start(Wrapping::Bare)?, redis::lab::start());
+        let port = server.address().port();
+        let target = format!("http://127.0.0.1:{port}");
+        let (chain, key) = (files.text("chain.pem"), files.text("key.pem"));
+        let tls = format!(", tls: {{certificate: {chain}, key: {key}}}");
+        // Fail closed, because otherwise a failed decision would count as a fast decision.
+        let store = format!("  store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url());
+        let shared = format!("{LIMIT}{store}  onStoreError: closed\n");
+        let auth = "  forwardAuth: {listen: '127.0.0.1:0', trustedProxies: [loopback]}\n";
+        let rules = files.text("rules.yaml");
+        let service = format!("  rateLimitService: {{listen: '127.0.0.1:0', config: {rules}}}\n");
+        let http2 = format!("{{url: '{target}', protocol: http2}}");
+        let (auth, service) =
+            (Program::tollgate(&format!("{auth}{LIMIT}"))?, Program::tollgate(&service)?);
+        let values = [
+            ("folder", files.text("")),
+            ("server", port.to_string()),
+            ("auth", auth.port(0).number.to_string()),
+            ("service", service.port(0).number.to_string()),
+            ("chain", chain),
+            ("key", key),
+        ];
+        Ok(Self {
+            free: Program::gateway(&target, "", "")?,
+            limited: Program::gateway(&target, "", LIMIT)?,
+            shared: Program::gateway(&target, "", &shared)?,
+            encrypted: Program::gateway(&target, &tls, "")?,
+            http2: Program::gateway(&http2, "", "")?,
+            api: Program::tollgate(DECISION_API)?,
+            nginx: Program::nginx(&files, &values)?,
+            envoy: Program::envoy(&files, &values)?,
+            limitador: Program::limitador(&files, LIMITADOR)?,
+            server,
+            auth,
+            service,
+            files,
+            _redis: redis,
+        })
+    }
+
+    /// The gateway and nginx without and with limits.
+    fn alone(&self, table: &mut Table) -> Result<(), Failure> {
+        const SERVER: &str = "the server itself";
+        const FREE: &str = "gateway, no limits";
+        const LIMITED: &str = "gateway, token bucket in memory";
+        const SHARED: &str = "gateway, token bucket in Redis";
+        const NGINX: &str = "nginx, no limits";
+        table.beyond(SERVER).ratio("× nginx", RATE, NGINX).ratio("× gateway", RATE, FREE);
+        table.ratio("processor × nginx", PROCESSOR, NGINX).ratio("p99 × nginx", P99, NGINX);
+        let nginx = Port::url(self.nginx.port(0).number);
+        let rates = (0..3).map(|_| Ok(wrk(&nginx, CONNECTIONS, &[])?.rate));
+        let half = Spread::of(rates.collect::<Result<Vec<_>, Failure>>()?).median / 2.0;
+        let fast = [
+            Goal::at_least(RATE, 0.8).of(FREE).against(NGINX),
+            Goal::at_most(PROCESSOR, 1.2).of(FREE).against(NGINX),
+            Goal::at_least(RATE, 0.95).of(LIMITED).against(FREE),
+            Goal::at_least(RATE, 0.75).of(SHARED).against(FREE),
+        ];
+        let calm = [Goal::at_most(P99, 1.5).of(FREE).against(NGINX)];
+        type Loads<'a> = &'a dyn Fn(&str) -> Result<served::Load, Failure>;
+        let loads: [(_, Loads<'_>, &[Goal]); 3] = [
+            ("64 connections", &|url| wrk(url, CONNECTIONS, &[]), &fast),
+            ("half of nginx's rate", &|url| paced(url, half), &calm),
+            ("one connection", &|url| wrk(url, 1, &[]), &[]),
+        ];
+        for (name, load, goals) in loads {
+            let sides = vec![
+                self.server.port().side(SERVER, load),
+                self.free.port(0).side(FREE, load),
+                self.limited.port(0).side(LIMITED, load),
+                self.shared.port(0).side(SHARED, load),
+                self.nginx.port(0).side(NGINX, load),
+                self.nginx.port(1).side("nginx, `limit_req`", load),
+            ];
+            table.measure(&[&name], sides, goals)?;
+        }
+        Ok(())
+    }
+
+    /// Requests with large heads, over TLS, and over HTTP/2.
+    fn others(&self, table: &mut Table) -> Result<(), Failure> {
+        const NGINX: &str = "nginx";
+        table.ratio("processor × nginx", PROCESSOR, NGINX);
+        let mut measure = |name: &str, ports: [Port; 3], load: &dyn Fn(&str) -> _| {
+            let names = ["gateway", NGINX, "Envoy"].into_iter();
+            let sides = names.zip(ports).map(|(name, port)| port.side(name, load)).collect();
+            table.measure(&[&name], sides, &[])
+        };
+        let ports = |gateway: &Program, nginx, envoy| {
+            [gateway.port(0), self.nginx.port(nginx), self.envoy.port(envoy)]
+        };
+        for kib in [2, 4, 8] {
+            // Each header has 256 bytes, as it is sent.
+            let header = |number| {
+                let name = format!("x-header-{number:02}");
+                format!("--header={name}: {}", "v".repeat(256 - name.len() - ": \r\n".len()))
+            };
+            let headers: Vec<_> = (0..kib * 4).map(header).collect();
+            let load = |url: &str| wrk(url, CONNECTIONS, &headers);
+            measure(&format!("{kib} KiB of headers"), ports(&self.free, 0, 0), &load)?;
+        }
+        let load = |url: &str| wrk(&url.replace("http", "https"), CONNECTIONS, &[]);
+        measure("TLS from the client", ports(&self.encrypted, 3, 4), &load)?;
+        let load = |url: &str| h2load(url, 16, 4, None);
+        measure("HTTP/2 on both sides", ports(&self.http2, 4, 5), &load)
+    }
+
+    /// nginx and Envoy with their own limits and with Tollgate's decisions.
+    fn proxies(&self, table: &mut Table) -> Result<(), Failure> {
+        const NONE: &str = "none";
+        let (nginx, envoy) = (&self.nginx, &self.envoy);
+        let load = |url: &str| wrk(url, CONNECTIONS, &[]);
+        table.ratio("processor × no limits", PROCESSOR, NONE);
+        let sides = vec![
+            nginx.port(0).side(NONE, load),
+            nginx.port(1).side("`limit_req`", load),
+            nginx.port_with(2, &self.auth).side("`auth_request` to Tollgate", load),
+        ];
+        table.measure(&[&"nginx"], sides, &[])?;
+        let sides = vec![
+            envoy.port(0).side(NONE, load),
+            envoy.port(1).side("`local_ratelimit`", load),
+            envoy.port_with(2, &self.auth).side("`ext_authz` to Tollgate", load),
+            envoy.port_with(3, &self.service).side("rate limit service of Tollgate", load),
+        ];
+        table.measure(&[&"Envoy"], sides, &[])
+    }
+
+    fn calls(&self, table: &mut Table) -> Result<(), Failure> {
+        const GRPC: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        const ALLOWED: &str =
+            "tollgate_gateway_rate_limit_service_total{domain=\"bench\",outcome=\"ok\"}";
+        let headers = ["Method: GET", "Uri: /", "Host: a", "For: 192.0.2.1"]
+            .map(|header| format!("--header=X-Forwarded-{header}"));
+        let call = self.files.path("call");
+        for parallel in [64, 1] {
+            let (connections, streams) = if parallel > 1 { (4, 16) } else { (1, 1) };
+            let service =
+                |url: &str| h2load(&(url.to_owned() + GRPC), connections, streams, Some(&call));
+            let auth = |url: &str| wrk(&format!("{url}forward-auth"), parallel, &headers);
+            let json = |path: &'static str, body: &'static str| {
+                move |url: &str| post(&format!("{url}{path}"), parallel, body)
+            };
+            let decide = json("v1/decide", DECIDE);
+            let check = json("check_and_report", CHECK_AND_REPORT);
+            let limitador = self.limitador.iter();
+            let limitador = limitador.map(|it| it.port(0).side("limitador-server", check));
+            let sides = [
+                self.service.port(0).side("rate limit service", service),
+                self.auth.port(0).side("forward auth", auth),
+                self.api.port(0).side("decision API", decide),
+            ];
+            let allowed = self.service.metric(ALLOWED).unwrap_or_default();
+            table.measure(&[&parallel], sides.into_iter().chain(limitador).collect(), &[])?;
+            // Errors have the status 200, too.
+            if self.service.metric(ALLOWED)? <= allowed {
+                return Err("the rate limit service allowed no call".into());
+            }
+        }
+        Ok(())
     }
 }
+
+/// The decision API with a policy of the only algorithm that limitador has.
+const DECISION_API: &str = "  decisionApi: {listen: '127.0.0.1:0', policies: [
+    {identifier: client, limit: 1000000000, window: 1s, strategy: fixed_window_counter, onStoreError: closed}]}\n";
+
+/// The same limit in limitador.
+const LIMITADOR: &str = "- {namespace: bench, max_value: 1000000000, seconds: 1, conditions: [], \
+                         variables: [\"descriptors[0].ip\"]}\n";
+
+/// A call to the decision API that charges a client one unit.
+const DECIDE: &str = r#"{"charges": [{"policy": "client", "key": "192.0.2.1"}]}"#;
+
+/// The same call to limitador.
+const CHECK_AND_REPORT: &str =
+    r#"{"namespace": "bench", "values": {"ip": "192.0.2.1"}, "delta": 1}"#;

@@ -1,23 +1,23 @@
-//! The programs in front of the server.
+//! The programs in front of the server, and their configurations.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
 use crate::Failure;
-use crate::measured::MeasuredPort;
 use crate::process::{Running, free_ports, local, memory_of};
 use crate::redis::peers;
+use crate::served::Port;
 
 /// A program and its ports.
 pub(super) struct Program {
     process: Running,
     ports: Vec<u16>,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Program {
@@ -41,94 +41,78 @@ impl Program {
         let stdout = process.stdout.take().ok_or("the gateway has no output")?;
         let banner = BufReader::new(stdout).lines().take(2);
         let ports = banner.map_while(|line| line.ok()?.rsplit(':').next()?.parse().ok()).collect();
-        let running = Self { process: Running(process), ports, _folder: folder };
+        let running = Self { process: Running(process), ports, _folder: Some(folder) };
         if running.ports.len() < 2 {
             return Err("the gateway does not listen".into());
         }
         Ok(running)
     }
 
-    /// The gateway in front of `target`, which is a URL or a section.
-    pub(super) fn gateway(target: &str, lines: &str) -> Result<Self, Failure> {
-        let listen = "{address: '127.0.0.1:0', maxConnectionsPerAddress: 10000}";
+    /// The gateway in front of `target`, which is a URL or a section. `listen` is added to the
+    /// section of its listener.
+    pub(super) fn gateway(target: &str, listen: &str, lines: &str) -> Result<Self, Failure> {
+        let listen = format!("{{address: '127.0.0.1:0', maxConnectionsPerAddress: 10000{listen}}}");
         Self::tollgate(&format!("  listen: {listen}\n  target: {target}\n{lines}"))
     }
 
-    pub(super) fn nginx(servers: &[String], upstreams: &str) -> Result<Self, Failure> {
-        let folder = TempDir::new()?;
-        let ports = free_ports(servers.len())?;
-        let servers: String = servers
-            .iter()
-            .zip(&ports)
-            .map(|(server, port)| {
-                format!("server {{ {} }}\n", server.replace(PORT, &port.to_string()))
-            })
-            .collect();
-        let file = folder.path().join("nginx.conf");
-        let path = folder.path().display();
-        fs::write(
-            &file,
-            format!(
-                "worker_processes 2; daemon off; pid {path}/pid; error_log /dev/null;\n\
-                 events {{ worker_connections 4096; }}\n\
-                 http {{\n\
-                 access_log off; client_body_temp_path {path}/a; proxy_temp_path {path}/b;\n\
-                 fastcgi_temp_path {path}/c; uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;\n\
-                 keepalive_requests 1000000000;\n\
-                 limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
-                 {upstreams}\n{servers}}}\n"
-            ),
-        )?;
-        let mut command = Command::new("nginx");
-        command.arg("-p").arg(folder.path()).arg("-c").arg(&file).stderr(Stdio::null());
-        Ok(Self { process: Running::listening(&mut command, &ports)?, ports, _folder: folder })
+    /// A program that listens on `count` ports, after its configuration was filled with the ports
+    /// and these values.
+    fn configured(
+        mut command: Command,
+        count: usize,
+        (mut text, file): (String, PathBuf),
+        values: &[(&str, String)],
+    ) -> Result<Self, Failure> {
+        let ports = free_ports(count)?;
+        let numbers = ports.iter().enumerate().map(|(n, port)| (n.to_string(), port.to_string()));
+        let values = values.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        for (name, value) in numbers.chain(values) {
+            text = text.replace(&format!("{{{name}}}"), &value);
+        }
+        fs::write(file, text)?;
+        let process = Running::listening(&mut command, &ports)?;
+        Ok(Self { process, ports, _folder: None })
     }
 
-    /// Envoy with two worker threads.
-    pub(super) fn envoy(listeners: &[String], clusters: &str) -> Result<Self, Failure> {
-        let folder = TempDir::new()?;
-        let ports = free_ports(listeners.len())?;
-        let mut yaml = "static_resources:\n  listeners:\n".to_owned();
-        for (listener, port) in listeners.iter().zip(&ports) {
-            yaml += &listener.replace(PORT, &port.to_string());
-        }
-        yaml += &format!("  clusters:\n{clusters}");
-        let file = folder.path().join("envoy.yaml");
-        fs::write(&file, yaml)?;
+    /// nginx with two worker processes, and a port for each server in its configuration.
+    pub(super) fn nginx(files: &Files, values: &[(&str, String)]) -> Result<Self, Failure> {
+        let file = files.path("nginx.conf");
+        let mut command = Command::new("nginx");
+        command.arg("-p").arg(files.0.path()).arg("-c").arg(&file).stderr(Stdio::null());
+        Self::configured(command, 5, (include_str!("nginx.conf").to_owned(), file), values)
+    }
+
+    /// Envoy with two worker threads, and a port for each listener in its configuration.
+    pub(super) fn envoy(files: &Files, values: &[(&str, String)]) -> Result<Self, Failure> {
+        let file = files.path("envoy.yaml");
         let mut command = Command::new("envoy");
-        command.arg("-c").arg(&file);
+        command.arg("-c").arg(&file).stdout(Stdio::null());
         command.args(["--use-dynamic-base-id", "--concurrency", "2", "--log-level", "critical"]);
-        command.stdout(Stdio::null());
-        Ok(Self { process: Running::listening(&mut command, &ports)?, ports, _folder: folder })
+        Self::configured(command, 6, (include_str!("envoy.yaml").to_owned(), file), values)
     }
 
     /// limitador-server with these limits in memory, and with two threads. `None` if
     /// `peers/install` did not build it.
-    pub(super) fn limitador(limits: &str) -> Result<Option<Self>, Failure> {
+    pub(super) fn limitador(files: &Files, limits: &str) -> Result<Option<Self>, Failure> {
         let Some(program) = peers::program("limitador-server") else { return Ok(None) };
-        let folder = TempDir::new()?;
-        let file = folder.path().join("limits.yaml");
-        fs::write(&file, limits)?;
+        let file = files.write("limitador.yaml", limits.as_bytes())?;
         let ports = free_ports(2)?;
         let [http, grpc] = [ports[0], ports[1]].map(|port| port.to_string());
         let mut command = Command::new(program);
         command.args(["--http-ip", "127.0.0.1", "--http-port", &http, "--rls-ip", "127.0.0.1"]);
-        command.args(["--rls-port", &grpc]).arg(&file).arg("memory");
+        command.args(["--rls-port", &grpc]).arg(file).arg("memory");
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = Running::listening(&mut command, &ports)?;
-        Ok(Some(Self { process, ports, _folder: folder }))
+        Ok(Some(Self { process, ports, _folder: None }))
     }
 
-    pub(super) fn measured_port(&self, port: usize) -> MeasuredPort {
-        MeasuredPort { port: self.ports[port], processes: vec![self.process.id()] }
+    pub(super) fn port(&self, place: usize) -> Port {
+        Port { number: self.ports[place], processes: vec![self.process.id()] }
     }
 
-    pub(super) fn port(&self) -> u16 {
-        self.ports[0]
-    }
-
-    pub(super) fn id(&self) -> u32 {
-        self.process.id()
+    /// A port of this program, for a side that needs another program too.
+    pub(super) fn port_with(&self, place: usize, other: &Self) -> Port {
+        Port { number: self.ports[place], processes: vec![self.process.id(), other.process.id()] }
     }
 
     /// A metric from the gateway's admin address.
@@ -147,7 +131,7 @@ impl Program {
         let before = memory()?;
         let mut waiting = Vec::new();
         for _ in 0..connections {
-            let mut stream = TcpStream::connect(local(self.port()))?;
+            let mut stream = TcpStream::connect(local(self.ports[0]))?;
             stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
             if stream.read(&mut [0; 4096])? == 0 {
                 return Err("the gateway closed a connection".into());
@@ -158,103 +142,45 @@ impl Program {
     }
 }
 
-/// A self-signed certificate and its key, as files.
-pub(super) struct Certificate {
-    _folder: TempDir,
-    pub(super) chain: PathBuf,
-    pub(super) key: PathBuf,
-}
+/// A folder with a self-signed certificate, and with what the programs read.
+pub(super) struct Files(TempDir);
 
-impl Certificate {
+impl Files {
     pub(super) fn new() -> Result<Self, Failure> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
-        let folder = TempDir::new()?;
-        let write = |name: &str, text: String| {
-            let file = folder.path().join(name);
-            fs::write(&file, text).map(|()| file)
-        };
-        let chain = write("chain.pem", made.cert.pem())?;
-        let key = write("key.pem", made.signing_key.serialize_pem())?;
-        Ok(Self { chain, key, _folder: folder })
+        let files = Self(TempDir::new()?);
+        files.write("chain.pem", made.cert.pem().as_bytes())?;
+        files.write("key.pem", made.signing_key.serialize_pem().as_bytes())?;
+        files.write("rules.yaml", RULES)?;
+        // A `RateLimitRequest` with a domain and a descriptor with one entry.
+        let entry = [field(1, b"remote_address"), field(2, b"192.0.2.1")].concat();
+        let message = [field(1, b"bench"), field(2, &field(1, &entry))].concat();
+        // An uncompressed message of gRPC.
+        let length = u32::try_from(message.len())?.to_be_bytes();
+        files.write("call", &[&[0], &length[..], &message].concat())?;
+        Ok(files)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(super) fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf, Failure> {
+        let file = self.path(name);
+        fs::write(&file, content)?;
+        Ok(file)
     }
 }
 
-/// The placeholder for the port in configurations of nginx and Envoy.
-pub(super) const PORT: &str = "{port}";
+/// Rules for the rate limit service. They allow the call.
+const RULES: &[u8] = b"domain: bench\ndescriptors: [{key: remote_address, rate_limit: \
+    {unit: second, requests_per_unit: 1000000000}}]\n";
 
-/// nginx's upstream `name` at this port, with connections that stay open.
-pub(super) fn upstream(name: &str, port: u16) -> String {
-    format!(
-        "upstream {name} {{ server 127.0.0.1:{port}; keepalive 128;\n\
-         keepalive_requests 1000000000; }}\n"
-    )
+/// A field of Protocol Buffers with a short text or message.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, content.len() as u8], content].concat()
 }
-
-/// nginx's directives for a location that forwards to `upstream`.
-pub(super) fn proxy_pass(upstream: &str) -> String {
-    format!(
-        "proxy_pass http://{upstream}; proxy_http_version 1.1; proxy_set_header Connection ''; \
-         proxy_set_header Host $host; \
-         proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; \
-         proxy_set_header X-Forwarded-Proto $scheme;"
-    )
-}
-
-/// A listener of Envoy that forwards to `cluster`, with these filters in front of the router, and
-/// these lines in its route.
-pub(super) fn envoy_listener(cluster: &str, filters: &str, tls: Option<&Certificate>) -> String {
-    let transport = tls.map_or_else(String::new, |Certificate { chain, key, .. }| {
-        let file = |path: &Path| format!("{{filename: '{}'}}", path.display());
-        format!(
-            "          transport_socket:
-            name: envoy.transport_sockets.tls
-            typed_config:
-              '@type': {TYPES}.transport_sockets.tls.v3.DownstreamTlsContext
-              common_tls_context:
-                alpn_protocols: [h2, http/1.1]
-                tls_certificates: [{{certificate_chain: {}, private_key: {}}}]\n",
-            file(chain),
-            file(key)
-        )
-    });
-    format!(
-        "    - address: {{socket_address: {{address: 127.0.0.1, port_value: {PORT}}}}}
-      filter_chains:
-        - filters:
-            - name: envoy.filters.network.http_connection_manager
-              typed_config:
-                '@type': {TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager
-                stat_prefix: clients
-                use_remote_address: true
-                route_config:
-                  virtual_hosts:
-                    - name: service
-                      domains: ['*']
-                      routes:
-                        - match: {{prefix: /}}
-                          route: {{cluster: {cluster}, rate_limits: [{{actions: [{{remote_address: {{}}}}]}}]}}
-                http_filters:
-{filters}
-                  - name: envoy.filters.http.router
-                    typed_config: {{'@type': {TYPES}.filters.http.router.v3.Router}}
-{transport}"
-    )
-}
-
-/// A cluster of Envoy with one server, over HTTP/2 if `is_http2`.
-pub(super) fn envoy_cluster(name: &str, port: u16, is_http2: bool) -> String {
-    let protocol = if is_http2 { "http2_protocol_options" } else { "http_protocol_options" };
-    format!(
-        "    - name: {name}
-      typed_extension_protocol_options:
-        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-          '@type': {TYPES}.upstreams.http.v3.HttpProtocolOptions
-          explicit_http_config: {{{protocol}: {{}}}}
-      load_assignment:
-        cluster_name: {name}
-        endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}]}}]\n"
-    )
-}
-
-/// The start of the names of Envoy's extensions.
-pub(super) const TYPES: &str = "type.googleapis.com/envoy.extensions";

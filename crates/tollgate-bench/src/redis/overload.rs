@@ -1,32 +1,24 @@
-//! More requests than Redis can answer, from callers that do not wait for earlier answers.
+//! More requests than Redis can answer, from callers that do not wait for earlier answers; and many
+//! replicas that lose their server and meet a new one without data or scripts.
 
 use std::sync::Arc;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fred::interfaces::LuaInterface;
 use fred::prelude::{Client, Value};
 use tokio::task::{JoinHandle, JoinSet};
 use tollgate::key::Key;
-use tollgate::policy::Cost;
 use tollgate::store::StoreError;
 use tollgate::{Policy, Quota, RedisStore, StoreExt};
 use tollgate_test_servers::Redis;
 
 use crate::Failure;
-use crate::redis::block_on;
-use crate::redis::load::{self, Ask};
-use crate::redis::server::{self, Work};
-use crate::redis::sides::{Limits, OneEach, address, connected};
-use crate::report::{self, Table};
-
-const METHOD: &str = "\
-Requests arrive at a fixed rate, independent of earlier answers, while another client keeps Redis
-busy with scripts of 8 ms. A call has room for 64 requests, because Redis answers the calls in
-flight between two such scripts; all other settings are defaults. `1×` is the rate at which 512
-tasks receive answers if each sends its next request after an answer. *Answered* counts answers
-within the timeout of 50 ms. *Charged unanswered* is the share of charges without an answer.
-*Rejected* counts requests that the store shed, with the median time until then. `one EVALSHA each`
-is the same script with one request per call through a plain client with a timeout of 50 ms.";
+use crate::redis::lab::{Lab, Work};
+use crate::redis::limiters::{OneEach, Tollgate, address};
+use crate::redis::load::{Ask, round};
+use crate::report::{Page, Table};
+use crate::rounds::{Numbers, Side};
 
 /// The measured time of each rate, after the warm-up.
 const SPAN: Duration = Duration::from_secs(3);
@@ -36,58 +28,53 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 const SLICE: Duration = Duration::from_millis(8);
 const KEYS: u64 = 64;
 
-/// A request's result.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Answered,
-    Refused,
-    Failed,
+pub(crate) fn tables(page: &mut Page<'_>, lab: &Lab<'_>) -> Result<(), Failure> {
+    let columns = "sent | answered | of 1× | charged unanswered, % | p99 of answered, ms | \
+                   rejected | median until rejected, ms";
+    page.table("Open loop, requests per second", "rate | limiter", columns, |table| {
+        let busy = lab.run(keep_busy(lab.client()?))?;
+        rates(table, lab)?;
+        busy.abort();
+        Ok(())
+    })
 }
 
-pub(crate) fn run() -> Result<(), Failure> {
-    let table = block_on(table(&server::start()))?;
-    report::write("overload", METHOD, &[table])
-}
-
-async fn table(server: &Redis) -> Result<Table, Failure> {
-    let mut table = Table::new(
-        "Open loop, requests per second",
-        "rate | contender | sent | answered | of 1× | charged unanswered | p99 of answered, ms | \
-         rejected | median until rejected, ms",
-    );
-    let client = server::client(&server.url()).await?;
-    let busy = keep_busy(server::client(&server.url()).await?).await?;
-    let patient = store(server, true, Duration::from_secs(10)).await?;
-    let tasks = Arc::new(Decides { store: patient.clone(), policy: policy("c")? });
-    let capacity = load::round(&tasks, 512).await?.rate;
+fn rates(table: &mut Table, lab: &Lab<'_>) -> Result<(), Failure> {
+    let store = |breaker, timeout| {
+        lab.store_with(|store| store.timeout(timeout).breaker(breaker).max_batch(64))
+    };
+    let patient = store(true, Duration::from_secs(10))?;
+    let tasks = Arc::new(Tollgate::new(patient.clone(), policy("c")?, KEYS));
+    let capacity = lab.run(round(&tasks, 512))?.rate;
     for times in [1.0, 2.0, 4.0, 10.0] {
-        for (name, breaker) in [("Tollgate", true), ("Tollgate, no breaker", false)] {
-            let store = store(server, breaker, TIMEOUT).await?;
+        let ours = |name, breaker| {
+            let (patient, store) = (&patient, store(breaker, TIMEOUT)?);
             let policy = policy(&format!("{times} {breaker}"))?;
-            let asks = Decides { store, policy: policy.clone() };
-            let seen = Seen::of(asks, capacity * times).await;
-            let mut charged = 0;
-            for number in 0..KEYS {
-                let peek = patient.peek(&policy, &Key::new(address(number))).await?;
-                charged += policy.capacity() - peek.decisions()[0].remaining;
-            }
-            table.row(&[&seen.cells(times, name, capacity, charged as f64)]);
-        }
-        let limits = Limits(vec![(policy("e")?, KEYS)]);
-        let each = Each(OneEach::new(client.clone(), limits, false).await?);
-        let before = Work::so_far(&client).await?;
-        let seen = Seen::of(each, capacity * times).await;
+            let asks = Arc::new(Tollgate::new(store, policy.clone(), KEYS));
+            let charged = move || -> Result<f64, Failure> {
+                let remaining = async |number| {
+                    let peek = patient.peek(&policy, &Key::new(address(number))).await?;
+                    Ok::<_, Failure>(policy.capacity() - peek.decisions()[0].remaining)
+                };
+                let of_keys = (0..KEYS).map(|number| lab.run(remaining(number)));
+                Ok(of_keys.sum::<Result<u64, _>>()? as f64)
+            };
+            let run = move || numbers(lab, &asks, times, capacity, &charged);
+            Ok::<_, Failure>(Side::new(name, run))
+        };
+        let each = OneEach::new(lab.client()?, vec![(vec![policy("e")?], KEYS)], false);
+        let each = Arc::new(Impatient(lab.run(each)?));
         // Redis executes every request that was sent, even after its timeout.
-        let charged = Work::so_far(&client).await?.scripts - before.scripts;
-        table.row(&[&seen.cells(times, "one EVALSHA each", capacity, charged)]);
+        let scripts = || Ok(Work::so_far(lab.redis)?.scripts);
+        let sides = vec![
+            ours("Tollgate", true)?,
+            ours("Tollgate, no breaker", false)?,
+            Side::new("one EVALSHA each", move || numbers(lab, &each, times, capacity, &scripts)),
+        ];
+        table.rounds = 1;
+        table.measure(&[&format!("{times:.0}×")], sides, &[])?;
     }
-    busy.abort();
-    Ok(table)
-}
-
-async fn store(server: &Redis, breaker: bool, timeout: Duration) -> Result<RedisStore, Failure> {
-    let builder = RedisStore::builder(&server.url())?.timeout(timeout).breaker(breaker);
-    connected(builder.max_batch(64)).await
+    Ok(())
 }
 
 fn policy(name: &str) -> Result<Policy, Failure> {
@@ -107,121 +94,115 @@ async fn keep_busy(client: Client) -> Result<JoinHandle<()>, Failure> {
     Ok(tokio::spawn(async move { while spin(&client, slice as u64).await.is_ok() {} }))
 }
 
-/// A limiter that reports the result of each request.
-trait Tell: Send + Sync + 'static {
-    fn tell(&self, number: u64) -> impl Future<Output = Told> + Send;
-}
+/// A client with a timeout.
+struct Impatient(OneEach);
 
-struct Decides {
-    store: RedisStore,
-    policy: Policy,
-}
-
-impl Decides {
-    async fn charge(&self, number: u64) -> Result<(), StoreError> {
-        let key = Key::new(address(number % KEYS));
-        self.store.charge(&self.policy, &key, Cost::ONE).await.map(drop)
-    }
-}
-
-impl Ask for Decides {
+impl Ask for Impatient {
     async fn ask(&self, number: u64) -> Result<bool, Failure> {
-        Ok(self.charge(number).await.map(|()| true)?)
+        tokio::time::timeout(TIMEOUT, self.0.ask(number)).await?
     }
 }
 
-impl Tell for Decides {
-    async fn tell(&self, number: u64) -> Told {
-        match self.charge(number).await {
-            Ok(()) => Told::Answered,
-            Err(error) if error.may_have_charged() => Told::Failed,
-            Err(_) => Told::Refused,
-        }
-    }
+/// Sends `times` as many requests as the server's `capacity`. `charged` returns the units charged
+/// so far.
+fn numbers(
+    lab: &Lab<'_>,
+    asks: &Arc<impl Ask>,
+    times: f64,
+    capacity: f64,
+    charged: &impl Fn() -> Result<f64, Failure>,
+) -> Result<Numbers, Failure> {
+    let before = charged()?;
+    let all = lab.run(open_loop(asks, capacity * times, WARM + SPAN));
+    let charged = charged()? - before;
+    let lost = charged - all.iter().filter(|it| it.result.is_ok()).count() as f64;
+    let counted = all.iter().filter(|it| it.sent >= WARM);
+    let took = |is_meant: fn(&Asked) -> bool| -> Vec<_> {
+        counted.clone().filter(|it| is_meant(it)).map(|it| it.took).collect()
+    };
+    // The store rejects a request without a charge.
+    let is_rejected = |it: &Asked| match &it.result {
+        Ok(_) => false,
+        Err(error) => error.downcast_ref().is_some_and(|it: &StoreError| !it.may_have_charged()),
+    };
+    let (mut answered, mut rejected) = (took(|it| it.result.is_ok()), took(is_rejected));
+    let rate = |count: usize| count as f64 / SPAN.as_secs_f64();
+    Ok(vec![
+        rate(counted.clone().count()),
+        rate(answered.len()),
+        rate(answered.len()) / (capacity * times.min(1.0)),
+        lost.max(0.0) / charged.max(1.0) * 100.0,
+        at(&mut answered, 99) * 1e3,
+        rate(rejected.len()),
+        at(&mut rejected, 50) * 1e3,
+    ])
 }
 
-struct Each(OneEach);
-
-impl Tell for Each {
-    async fn tell(&self, number: u64) -> Told {
-        match tokio::time::timeout(TIMEOUT, self.0.ask(number)).await {
-            Ok(Ok(_)) => Told::Answered,
-            _ => Told::Failed,
-        }
-    }
+/// The seconds that this share of the requests did not exceed.
+pub(crate) fn at(took: &mut [Duration], percent: usize) -> f64 {
+    took.sort_unstable();
+    took.get(took.len() * percent / 100).map_or(f64::NAN, Duration::as_secs_f64)
 }
 
-/// The number of answered requests, and the result and latency of each request that counts.
-struct Seen {
-    answered: f64,
-    counted: Vec<(Told, Duration)>,
+/// A request of an open loop.
+pub(crate) struct Asked {
+    /// When it was sent, since the begin.
+    sent: Duration,
+    pub(crate) took: Duration,
+    pub(crate) result: Result<bool, Failure>,
 }
 
-impl Seen {
-    async fn of<T: Tell>(asks: T, rate: f64) -> Self {
-        let asks = Arc::new(asks);
-        let all = open_loop(rate, WARM + SPAN, |number| {
-            let asks = Arc::clone(&asks);
-            async move {
-                let asked = Instant::now();
-                (asks.tell(number).await, asked.elapsed())
-            }
-        });
-        let all = all.await;
-        let answered = all.iter().filter(|(_, (told, _))| *told == Told::Answered).count() as f64;
-        let counted = all.into_iter().filter(|(sent, _)| *sent >= WARM);
-        Self { answered, counted: counted.map(|(_, told)| told).collect() }
-    }
-
-    fn cells(&self, times: f64, name: &str, capacity: f64, charged: f64) -> [String; 9] {
-        let of = |told: Told| {
-            let all = self.counted.iter().filter(|(other, _)| *other == told);
-            let mut took: Vec<_> = all.map(|(_, took)| *took).collect();
-            took.sort_unstable();
-            took
-        };
-        let (answered, refused) = (of(Told::Answered), of(Told::Refused));
-        let at = |took: &[Duration], percent: usize| {
-            let at = took.get(took.len() * percent / 100);
-            at.map_or_else(|| "–".to_owned(), |took| format!("{:.2}", took.as_secs_f64() * 1e3))
-        };
-        let rate = |count: usize| count as f64 / SPAN.as_secs_f64();
-        let lost = (charged - self.answered).max(0.0) / charged.max(1.0);
-        [
-            format!("{times:.0}×"),
-            name.to_owned(),
-            format!("{:.0}", rate(self.counted.len())),
-            format!("{:.0}", rate(answered.len())),
-            format!("{:.2}", rate(answered.len()) / (capacity * times.min(1.0))),
-            format!("{:.2} %", lost * 100.0),
-            at(&answered, 99),
-            format!("{:.0}", rate(refused.len())),
-            at(&refused, 50),
-        ]
-    }
-}
-
-/// Sends requests at a fixed rate for a time. Returns when each was sent and what `ask` returned
-/// for it.
-pub(crate) async fn open_loop<T, F>(
-    rate: f64,
-    span: Duration,
-    ask: impl Fn(u64) -> F,
-) -> Vec<(Duration, T)>
-where
-    T: Send + 'static,
-    F: Future<Output = T> + Send + 'static,
-{
+/// Sends requests at a fixed rate for a time.
+pub(crate) async fn open_loop<A: Ask>(asks: &Arc<A>, rate: f64, span: Duration) -> Vec<Asked> {
     let mut tasks = JoinSet::new();
     let (began, mut number) = (Instant::now(), 0);
     while began.elapsed() < span {
         let due = (began.elapsed().as_secs_f64() * rate) as u64;
         for number in number..due {
-            let (sent, request) = (began.elapsed(), ask(number));
-            tasks.spawn(async move { (sent, request.await) });
+            let (asks, sent) = (Arc::clone(asks), began.elapsed());
+            tasks.spawn(async move {
+                let asked = Instant::now();
+                let result = asks.ask(number).await;
+                Asked { sent, took: asked.elapsed(), result }
+            });
         }
         number = due;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     tasks.join_all().await
+}
+
+const REPLICAS: usize = 300;
+
+/// Replicas without requests that lose their server, and a new server until they have checked it.
+pub(crate) fn herd(page: &mut Page<'_>, lab: &Lab<'_>) -> Result<(), Failure> {
+    let columns = "all connected after, s | most in 0.1 s | commands per replica | scripts sent | \
+                   Redis ms | Redis µs per replica";
+    page.table("Replicas that meet a new server", "replicas", columns, |table| {
+        let connect = |_| lab.store_with(|store| store.timeout(Duration::from_millis(50)));
+        let _stores: Vec<RedisStore> = (0..REPLICAS).map(connect).collect::<Result<_, _>>()?;
+        table.measure(&[], vec![Side::new("300", || outage(lab.redis))], &[])
+    })
+}
+
+fn outage(redis: &Redis) -> Result<Numbers, Failure> {
+    redis.kill();
+    sleep(Duration::from_secs(3));
+    redis.restart();
+    let (start, mut checked, mut most) = (Instant::now(), 0, 0);
+    while checked < REPLICAS as u64 {
+        sleep(Duration::from_millis(100));
+        // Only a check sends this command.
+        let all = redis.calls("pexpireat");
+        most = most.max(all - checked);
+        checked = all;
+        if start.elapsed() > Duration::from_secs(30) {
+            return Err(format!("only {checked} replicas have returned").into());
+        }
+    }
+    let took = start.elapsed().as_secs_f64();
+    let commands = redis.info("total_commands_processed").parse::<f64>()?;
+    let (loads, seconds) = (redis.calls("eval") as f64, Work::so_far(redis)?.seconds);
+    let (commands, each) = (commands / REPLICAS as f64, seconds * 1e6 / REPLICAS as f64);
+    Ok(vec![took, most as f64, commands, loads, seconds * 1e3, each])
 }

@@ -3,63 +3,69 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `admin.rs` | the admin address for operators |
-//! | `args/` | flags and environment variables, with one-line errors |
+//! | `args.rs` | flags and environment variables |
 //! | `limits.rs` | builds the layer from the flags |
-//! | `app.rs` | the service and the layers around it, outermost last |
-//! | `items.rs` | the service itself |
-//! | `problem.rs` | error responses |
-//! | `banner.rs` | the text that is printed at startup |
+//! | `service.rs` | the service, and the layers around it, outermost last |
+//! | `admin.rs` | the admin address for operators |
 
 mod admin;
-pub mod app;
-pub mod args;
-mod banner;
-mod items;
-pub mod limits;
-mod problem;
+mod args;
+mod limits;
+mod service;
 
+use std::error::Error;
+use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use axum::Router;
+use axum::http::HeaderValue;
 use axum::serve::ListenerExt;
+use clap::Parser;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tollgate::observe::Inspect;
-use tollgate::{MemoryStore, RateLimitLayer, StoreExt};
+use tollgate::{MemoryStore, RateLimitLayer, RedisStore, StoreExt};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
-use self::args::{Args, LogFormat, Stop, Store};
-use self::banner::Banner;
+use self::args::Args;
+
+/// A one-line error.
+type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program: serves until SIGTERM or Ctrl-C.
 pub fn run() -> ExitCode {
-    let args = match Args::from_command_line(std::env::args_os()) {
-        Ok(args) => args,
-        Err(Stop::Help(text)) => {
-            // If stdout is closed, the error cannot be reported either.
-            let _ = write!(io::stdout(), "{text}");
-            return ExitCode::SUCCESS;
-        }
-        Err(Stop::Wrong(line)) => return wrong(&line),
-    };
+    let args = Args::parse();
     if args.healthcheck {
-        return match health(args.listen) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) | Err(_) => ExitCode::FAILURE,
-        };
+        let is_healthy = health(args.listen).unwrap_or(false);
+        return if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    if let Err(line) = start_logging(args.log_format) {
-        return wrong(&line);
+    match log(&args.log_format).and_then(|()| decide_and_serve(&args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
     }
-    match limited(&args) {
-        Ok(code) => code,
-        Err(line) => wrong(&line),
-    }
+}
+
+/// The app for a command line, over memory.
+///
+/// # Errors
+/// A value or a combination of values is invalid.
+pub fn app(line: &[&str]) -> Result<Router, Box<dyn Error + Send + Sync>> {
+    let args = Args::try_parse_from(line)?;
+    let layer = limits::layer(&args, "demo", MemoryStore::new())?;
+    Ok(service::router(HeaderValue::from_static("demo"), layer))
+}
+
+/// Adds the flag to its error.
+fn flag<T, E: Display>(flag: &str, result: Result<T, E>) -> Result<T, Failure> {
+    result.map_err(|error| format!("{flag}: {error}").into())
 }
 
 /// Whether the demo on this machine at this port answers that it is healthy.
@@ -72,131 +78,114 @@ fn health(listen: SocketAddr) -> io::Result<bool> {
     Ok(status.ends_with(b" 200"))
 }
 
-/// Serves behind the limit, with the selected store.
-#[tokio::main]
-async fn limited(args: &Args) -> Result<ExitCode, String> {
-    // Install the recorder first, because metrics recorded before that are lost.
-    let metrics = args.admin.admin.map(|_| admin::count()).transpose()?;
-    match &args.store {
-        Store::Memory => {
-            let layer = limits::layer(args, MemoryStore::new())?;
-            Ok(serve(args, layer, metrics).await)
-        }
-        Store::Redis(redis) => {
-            let redis = match args.store_timeout {
-                Some(timeout) => (**redis).clone().timeout(timeout),
-                None => (**redis).clone(),
-            };
-            let redis = redis.connect().map_err(|error| error.to_string())?;
-            // A user may send a request as soon as the banner appears, so the banner waits for
-            // Redis. If Redis is down, the failure policy decides.
-            let _ = tokio::time::timeout(FIRST_CONNECTION, redis.connected()).await;
-            let code = if limits::falls_back(args) {
-                let store = redis.clone().or_local(MemoryStore::new());
-                serve(args, limits::layer(args, store)?, metrics).await
-            } else {
-                serve(args, limits::layer(args, redis.clone())?, metrics).await
-            };
-            redis.return_leases().await;
-            Ok(code)
-        }
-    }
-}
-
-/// Prints a usage error and returns its exit code.
-fn wrong(line: &str) -> ExitCode {
-    eprintln!("error: {line}");
-    ExitCode::from(2)
-}
-
-fn start_logging(format: LogFormat) -> Result<(), String> {
-    let directives = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
-    let filter = EnvFilter::try_new(&directives).map_err(|error| {
-        format!(
-            "RUST_LOG '{directives}': {error}; use a level such as `info`, or `tower_http=debug`"
-        )
-    })?;
+fn log(format: &str) -> Result<(), Failure> {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
+    let filter = flag("RUST_LOG", filter.from_env())?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    match format {
-        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).init(),
-        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).init(),
+    if format == "json" {
+        lines.json().flatten_event(true).with_span_list(false).init();
+    } else {
+        lines.with_ansi(io::stderr().is_terminal()).init();
     }
     Ok(())
 }
 
+/// Serves behind the limit, with the selected store.
+#[tokio::main]
+async fn decide_and_serve(args: &Args) -> Result<(), Failure> {
+    // Install the recorder first, because metrics recorded before that are lost.
+    let metrics = args.admin.map(|_| admin::recorder()).transpose()?;
+    if args.store == "memory" {
+        return serve(args, MemoryStore::new(), "memory, in this process only", metrics).await;
+    }
+    let mut redis = flag("--store", RedisStore::builder(&args.store))?;
+    if let Some(timeout) = args.store_timeout {
+        redis = redis.timeout(timeout);
+    }
+    let place = format!("{}, shared with other replicas", redis.address());
+    let redis = redis.connect()?;
+    // A user may send a request as soon as the banner appears, so the banner waits for Redis. If
+    // Redis is down, the failure policy decides.
+    let _ = tokio::time::timeout(Duration::from_secs(1), redis.connected()).await;
+    let served = serve(args, redis.clone().or_local(MemoryStore::new()), &place, metrics).await;
+    redis.return_leases().await;
+    served
+}
+
 async fn serve<St: Inspect>(
     args: &Args,
-    layer: RateLimitLayer<St>,
+    store: St,
+    place: &str,
     metrics: Option<PrometheusHandle>,
-) -> ExitCode {
-    let bound = TcpListener::bind(args.listen).await;
-    let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let (address, listener) = match bound {
-        Ok(bound) => bound,
-        Err(error) => {
-            let listen = args.listen;
-            eprintln!("error: cannot listen on {listen}: {error}; choose another with --listen");
-            return ExitCode::FAILURE;
-        }
-    };
+) -> Result<(), Failure> {
+    let host = || gethostname::gethostname().into_string().unwrap_or_default();
+    let server_id = args.server_id.clone().unwrap_or_else(host);
+    let id = flag("--server-id", HeaderValue::from_str(&server_id))?;
+    let layer = limits::layer(args, &server_id, store)?;
+    let (listener, address) = listen("--listen", args.listen).await?;
+    // A client on this machine cannot use an unspecified address.
+    let host =
+        if address.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { address.ip() };
+    let url = format!("http://{}", SocketAddr::new(host, address.port()));
     let ending = CancellationToken::new();
-    let admin = match operated(args, &layer, metrics, address, ending.clone()).await {
-        Ok(admin) => admin,
-        Err(line) => {
-            eprintln!("error: {line}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let mut admin = None;
+    if let Some((address, metrics)) = args.admin.zip(metrics) {
+        let router = admin::router(args, &server_id, &layer, metrics, &url, ending.clone())?;
+        admin = Some(admin::serve(address, router).await?);
+    }
     // Catch signals before the banner, because a user may stop the program as soon as it appears.
-    let asked_to_stop = match asked_to_stop() {
-        Ok(asked_to_stop) => asked_to_stop,
-        Err(error) => {
-            eprintln!("error: cannot listen to signals: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let asked_to_stop = asked_to_stop()?;
     // A single write: a program that has read the first line can then read the rest too. A closed
     // stdout does not stop the service.
-    let banner = Banner::new(args, address, admin, &layer).to_string();
+    let banner = banner(args, &server_id, address, admin, place, &layer, &url)?;
     let _ = io::stdout().write_all(banner.as_bytes());
 
-    let app = app::router(&args.server_id, layer);
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let app = service::router(id, layer).into_make_service_with_connect_info::<SocketAddr>();
     // Responses are small, so Nagle's algorithm would only delay them.
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
-    let (stopped, stopping) = oneshot::channel();
-    let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
-        asked_to_stop.await;
-        tracing::info!("stopping: requests in flight are answered first");
-        ending.cancel();
-        let _ = stopped.send(());
-    });
-    let out_of_patience = async move {
-        let _ = stopping.await;
-        tokio::time::sleep(PATIENCE).await;
-    };
-    tokio::select! {
-        // axum's server only returns after a graceful shutdown.
-        _ = serving => tracing::info!("stopped"),
-        () = out_of_patience => tracing::warn!("stopped with requests in flight"),
-    }
-    ExitCode::SUCCESS
+    axum::serve(listener, app)
+        .with_graceful_shutdown(async move {
+            asked_to_stop.await;
+            tracing::info!("stopping: requests in flight are answered first");
+            ending.cancel();
+        })
+        .await?;
+    tracing::info!("stopped");
+    Ok(())
 }
 
-/// Serves the admin address if it is configured.
-async fn operated<St: Inspect>(
+async fn listen(name: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
+    let bound = TcpListener::bind(address).await;
+    let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let choose = format!("cannot listen on {address}; choose another with {name}");
+    flag(&choose, bound).map(|(address, listener)| (listener, address))
+}
+
+/// The text that is printed at startup: the addresses, the limit and commands to try.
+fn banner<St: Inspect>(
     args: &Args,
+    server_id: &str,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    place: &str,
     layer: &RateLimitLayer<St>,
-    metrics: Option<PrometheusHandle>,
-    public: SocketAddr,
-    stopping: CancellationToken,
-) -> Result<Option<SocketAddr>, String> {
-    let (Some(address), Some(metrics)) = (args.admin.admin, metrics) else { return Ok(None) };
-    admin::keep_small(metrics.clone());
-    let router = admin::router(&args.server_id, &args.admin, layer, metrics, public, stopping)?;
-    admin::serve(address, router).await.map(Some)
+    url: &str,
+) -> Result<String, Failure> {
+    let mut text = format!("Tollgate demo, server {server_id}\n");
+    if let Some(admin) = admin {
+        writeln!(text, "  admin      http://{admin}")?;
+    }
+    writeln!(text, "  listening  http://{address}\n  store      {place}")?;
+    for limit in layer.limits() {
+        writeln!(text, "  policy     {}", limit.policy())?;
+    }
+    writeln!(text, "  costs      {}; none for /healthz\n\nTry:", limits::costs(args))?;
+    writeln!(text, "  curl -i {url}/items")?;
+    let json = "-H 'Content-Type: application/json' -d '{\"name\":\"tea\"}'";
+    writeln!(text, "  curl -i {url}/items {json}\n  curl -i -X SEARCH '{url}/items?q=tea'")?;
+    Ok(text)
 }
 
 /// Completes at Ctrl-C and at SIGTERM, which orchestrators send. Signals are caught from the call
@@ -215,16 +204,8 @@ fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
 }
 
 /// Completes at Ctrl-C.
-#[cfg(not(unix))]
+#[cfg(windows)]
 fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
-    Ok(async {
-        let _ = tokio::signal::ctrl_c().await;
-    })
+    let mut interrupted = tokio::signal::windows::ctrl_c()?;
+    Ok(async move { drop(interrupted.recv().await) })
 }
-
-/// How long startup waits for Redis.
-const FIRST_CONNECTION: Duration = Duration::from_secs(1);
-
-/// How long requests in flight may take after the signal. `docker stop` kills the process after
-/// ten seconds.
-const PATIENCE: Duration = Duration::from_secs(9);

@@ -139,7 +139,7 @@ fn allowing(
 }
 
 fn denying() -> Result<RateLimitLayerBuilder<MemoryStore<Ticking>>, Failure> {
-    let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
+    let store = MemoryStore::builder().clock(Ticking::each(1, Micros::new(1))).build();
     Ok(RateLimitLayer::builder(store).limit(by_address(Quota::per_day(1))?))
 }
 

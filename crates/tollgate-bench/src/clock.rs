@@ -25,11 +25,6 @@ struct Inner {
 }
 
 impl Ticking {
-    /// Advances by `step` at each read.
-    pub(crate) fn by(step: Micros) -> Self {
-        Self::each(1, step)
-    }
-
     /// Advances by `step` at every `reads`-th read.
     pub(crate) fn each(reads: u32, step: Micros) -> Self {
         let real = SystemClock::new();

@@ -44,8 +44,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 /// Floods one side, in its own process.
 pub(crate) fn alone(side: &str) -> Result<Vec<f64>, Failure> {
-    let resident = process::memory("VmRSS")?;
-    let grown = |line| Ok::<_, Failure>((process::memory(line)? - resident) / f64::from(1 << 20));
+    let resident = process::memory("self", "VmRSS")?;
+    let grown =
+        |line| Ok::<_, Failure>((process::memory("self", line)? - resident) / f64::from(1 << 20));
     let sizes = |keys: f64| Ok::<_, Failure>([keys, grown("VmRSS")?, grown("VmHWM")?]);
     if side != "ours" {
         let mut numbers = flood(governor(Bucket::LASTING.theirs()?));

@@ -128,17 +128,12 @@ fn numbers(command: &mut Command) -> Result<Vec<f64>, Failure> {
     parse(&String::from_utf8(output.stdout)?)
 }
 
-/// A line from /proc/self/status in bytes: `VmRSS`, or `VmHWM` for its maximum.
-pub(crate) fn memory(line: &str) -> Result<f64, Failure> {
-    memory_of("self", line)
-}
-
-/// The same for the process with this id.
-pub(crate) fn memory_of(pid: &str, line: &str) -> Result<f64, Failure> {
+/// A line from the process's status in bytes: `VmRSS`, or `VmHWM` for its maximum.
+pub(crate) fn memory(pid: &str, line: &str) -> Result<f64, Failure> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
     let kib = found.and_then(|text| text.trim().strip_suffix(" kB"));
-    let kib: f64 = kib.ok_or_else(|| format!("/proc/self/status has no {line}"))?.parse()?;
+    let kib: f64 = kib.ok_or_else(|| format!("/proc/{pid}/status has no {line}"))?.parse()?;
     Ok(kib * 1024.0)
 }
 

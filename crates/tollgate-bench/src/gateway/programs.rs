@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::Failure;
-use crate::process::{Running, free_ports, local, memory_of};
+use crate::process::{Running, free_ports, local, memory};
 use crate::redis::peers;
 use crate::served::Port;
 
@@ -127,8 +127,8 @@ impl Program {
 
     /// KiB per idle connection that has sent one request, for this number of connections.
     pub(super) fn waiting(&self, connections: usize) -> Result<f64, Failure> {
-        let memory = || memory_of(&self.process.id().to_string(), "VmRSS");
-        let before = memory()?;
+        let resident = || memory(&self.process.id().to_string(), "VmRSS");
+        let before = resident()?;
         let mut waiting = Vec::new();
         for _ in 0..connections {
             let mut stream = TcpStream::connect(local(self.ports[0]))?;
@@ -138,7 +138,7 @@ impl Program {
             }
             waiting.push(stream);
         }
-        Ok((memory()? - before) / 1024.0 / waiting.len() as f64)
+        Ok((resident()? - before) / 1024.0 / waiting.len() as f64)
     }
 }
 

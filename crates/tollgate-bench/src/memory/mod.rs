@@ -26,7 +26,7 @@ const GOVERNOR: &str = "governor, `String`";
 const INLINE: &str = "governor, `[u8; 13]`";
 const DIRECT: &str = "governor, no key";
 
-/// One thread's decisions on `keys` with quota left.
+/// One thread.
 const ONE: usize = 1;
 
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
@@ -163,7 +163,7 @@ fn algorithms(table: &mut Table) -> Result<(), Failure> {
     // Each decision takes a microsecond of the clock, so a log with a unit per microsecond removes
     // an entry and adds an entry.
     let log = |entries, window| {
-        let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
+        let store = MemoryStore::builder().clock(Ticking::each(1, Micros::new(1))).build();
         Ok::<_, Failure>(tollgate(store, Policy::new("bench", Quota::new(entries, window), LOG)?))
     };
     table.ratio("× governor", "ns", GOVERNOR);
@@ -229,7 +229,7 @@ pub(crate) fn spin(side: &str) -> Result<Vec<f64>, Failure> {
         "governor" => work::spin(governor(theirs)),
         _ => return Err(format!("there is no limiter `{side}`").into()),
     };
-    Ok(vec![allowed?])
+    Ok(vec![allowed])
 }
 
 /// The keys of which the bytes are measured.
@@ -239,9 +239,9 @@ const MILLION: u32 = 1_000_000;
 pub(crate) fn resident(side: &str) -> Result<Vec<f64>, Failure> {
     let mut grown = Ok(0.0);
     with_keys(side, |fill| {
-        grown = process::memory("VmRSS").and_then(|before| {
+        grown = process::memory("self", "VmRSS").and_then(|before| {
             fill();
-            Ok(process::memory("VmRSS")? - before)
+            Ok(process::memory("self", "VmRSS")? - before)
         });
     })?;
     Ok(vec![grown? / f64::from(MILLION)])

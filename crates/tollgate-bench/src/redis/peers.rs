@@ -39,16 +39,6 @@ pub(crate) fn module() -> Option<PathBuf> {
     Some(folder()?.join("build/release/libredis_cell.so")).filter(|path| path.is_file())
 }
 
-/// Peers that were not built.
-pub(crate) fn missing() -> Vec<&'static str> {
-    let found = [
-        (CELL, module().is_some()),
-        ("limitador", program("tollgate-peers").is_some()),
-        ("Effect and bottleneck", queues().is_some()),
-    ];
-    found.into_iter().filter(|(_, found)| !found).map(|(name, _)| name).collect()
-}
-
 /// Starts the named limiter of the package `peers` with `keys` keys at `url`. `None` if it was not
 /// built.
 pub(crate) fn outside(name: &str, url: &str, keys: u64) -> Result<Option<Answering>, Failure> {

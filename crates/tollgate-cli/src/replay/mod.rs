@@ -2,7 +2,7 @@
 
 mod client_name;
 mod differences;
-mod gate;
+mod fail_if;
 mod progress;
 mod recorded;
 mod replayed;
@@ -19,7 +19,7 @@ use tollgate_config::plan::{Plan, Whose};
 use tollgate_replay::Report;
 use tollgate_replay::html::{self, ClientLimit};
 
-pub use self::gate::FailIf;
+pub use self::fail_if::FailIf;
 use self::recorded::ASSUMPTIONS;
 pub(crate) use self::recorded::{Decided, Recorded};
 pub use self::replayed::{LogArgs, ReplayError};

@@ -207,6 +207,30 @@ pub struct Verdict {
     decisions: SmallVec<[Decision; 2]>,
 }
 
+/// The decisions on a fixed number of charges, by a store that always decides immediately. Unlike a
+/// [`Verdict`], it needs no list, so a caller can write each decision directly into its own data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedVerdict<const N: usize> {
+    /// Whether the request is admitted.
+    pub admitted: bool,
+    /// When the store decided, on the store's clock.
+    pub decided_at: Timestamp,
+    /// One decision per charge, in the order of the charges.
+    pub decisions: [Decision; N],
+}
+
+impl<const N: usize> From<FixedVerdict<N>> for Verdict {
+    #[inline(always)]
+    fn from(fixed: FixedVerdict<N>) -> Self {
+        let FixedVerdict { admitted, decided_at, decisions } = fixed;
+        let mut list = SmallVec::new_const();
+        for decision in decisions {
+            list.push(decision);
+        }
+        Self { admitted, source: Source::Store, decided_at, decisions: list }
+    }
+}
+
 impl Verdict {
     /// Creates a verdict that a store reached at `decided_at` on its own clock.
     pub fn new(
@@ -251,6 +275,15 @@ impl Verdict {
     /// Returns one decision per charge, in the order of the charges.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
+    }
+
+    /// Returns the same verdict on a fixed number of charges.
+    ///
+    /// # Panics
+    /// The verdict has another number of decisions.
+    pub fn fixed<const N: usize>(&self) -> FixedVerdict<N> {
+        let decisions = self.decisions().try_into().expect("a decision for each charge");
+        FixedVerdict { admitted: self.admitted, decided_at: self.decided_at, decisions }
     }
 
     /// Returns the receipts for the charges that this verdict made, each with an ID from `next_id`.

@@ -77,7 +77,7 @@ pub use any_store::AnyStore;
 pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};
 pub use cost::{Cost, NegativeCost};
-pub use decision::{Decision, Outcome, Source, Verdict};
+pub use decision::{Decision, FixedVerdict, Outcome, Source, Verdict};
 #[cfg(feature = "std")]
 pub use fallback::{Fallback, FallbackFuture};
 pub use key::Key;

@@ -9,7 +9,10 @@ use core::fmt;
 use core::num::NonZeroU32;
 use core::pin::Pin;
 
-use crate::{Charge, Cost, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement, Verdict};
+use crate::{
+    Charge, Cost, FixedVerdict, Key, Micros, PenaltyBlock, Policy, Receipt, Reply, Settlement,
+    Verdict,
+};
 #[cfg(feature = "std")]
 use crate::{Fallback, Overrides};
 
@@ -85,6 +88,18 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Dry charges are decided after all other charges, see [`Charge::dry`]. If the reply is
     /// dropped, the charge may still have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future>;
+
+    /// Decides like [`decide`](Store::decide), if the store always decides immediately. The caller
+    /// can then write the decisions directly into its own data. By default, the store returns `None`
+    /// without deciding, so a wrapper need not implement this.
+    #[inline(always)]
+    fn decide_now<const N: usize>(
+        &self,
+        charges: &[Charge<'_>; N],
+    ) -> Option<Result<FixedVerdict<N>, StoreError>> {
+        let _ = charges;
+        None
+    }
 
     /// Corrects a charge to the `actual` cost.
     ///

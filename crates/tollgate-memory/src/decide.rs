@@ -69,25 +69,7 @@ impl Taken<'_> {
 
 impl<C: Clock> Inner<C> {
     /// Decides a request with any number of charges, for known and new keys.
-    // Not inlined, to keep the code for a single charge small enough for inlining.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn decide_any(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
-        if let Ok(three) = charges.try_into()
-            && let Some((admitted, decisions, now)) = self.decide_known::<3>(three)
-        {
-            return Ok(Verdict::new(admitted, now, decisions));
-        }
-        let admitted = match charges {
-            [_] => self.admit_new::<1>(charges),
-            [_, _] => self.admit_new::<2>(charges),
-            [_, _, _] => self.admit_new::<3>(charges),
-            _ => None,
-        };
-        admitted.map_or_else(|| self.decide_all(charges), Ok)
-    }
-
-    fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
+    pub(crate) fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         let (sums, sum_of) = self.sums(charges)?;
         let mut shards = self.lock_all(sums.iter().map(|sum| sum.shard).collect());
         let now = self.clock.now();

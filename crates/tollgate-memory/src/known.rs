@@ -3,15 +3,12 @@
 use std::array;
 
 use parking_lot::MutexGuard;
-use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict};
+use tollgate_core::{Charge, Cost, Decision, FixedVerdict, Outcome, Timestamp};
 
 use crate::clock::Clock;
 use crate::inner::Inner;
 use crate::policy_tables::TablePlace;
 use crate::shard::Shard;
-
-/// Whether a request is admitted, its decisions, and their time.
-type Decided<const N: usize> = (bool, [Decision; N], Timestamp);
 
 impl<C: Clock> Inner<C> {
     /// Decides a request whose keys are all in the store.
@@ -25,7 +22,7 @@ impl<C: Clock> Inner<C> {
     pub(crate) fn decide_known<const N: usize>(
         &self,
         charges: &[Charge<'_>; N],
-    ) -> Option<Decided<N>> {
+    ) -> Option<FixedVerdict<N>> {
         if !is_simple(charges) {
             return None;
         }
@@ -51,24 +48,25 @@ impl<C: Clock> Inner<C> {
         }
         if N > 1 && !admitted {
             let locked = array::from_fn(|n| (shards.of(n), located[n].0));
-            return Some((false, deny(charges, locked, now)?, now));
+            let decisions = deny(charges, locked, now)?;
+            return Some(FixedVerdict { admitted: false, decided_at: now, decisions });
         }
         for n in 0..last {
             if decisions[n].allows() && charges[n].cost > Cost::ZERO {
                 shards.of_mut(n).own.charge(places[n], &charges[n], now);
             }
         }
-        Some((admitted, decisions, now))
+        Some(FixedVerdict { admitted, decided_at: now, decisions })
     }
 
     /// Decides a request with new keys, if it is admitted.
     ///
     /// Returns `None` without changing state if the request is denied, or needs
     /// [`decide_all`](Self::decide_all) for a reason other than its new keys.
-    // Not inlined, because a client's first request is rarer than its later ones.
-    #[inline(never)]
-    pub(crate) fn admit_new<const N: usize>(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
-        let charges: &[Charge<'_>; N] = charges.try_into().ok()?;
+    pub(crate) fn admit_new<const N: usize>(
+        &self,
+        charges: &[Charge<'_>; N],
+    ) -> Option<FixedVerdict<N>> {
         // A penalty is not charged before a response.
         if !is_simple(charges) || charges.iter().any(|it| it.policy.is_penalty()) {
             return None;
@@ -103,7 +101,7 @@ impl<C: Clock> Inner<C> {
                 }
             }
         }
-        is_admitted.then(|| Verdict::new(true, now, decisions))
+        is_admitted.then_some(FixedVerdict { admitted: true, decided_at: now, decisions })
     }
 
     /// Each key's hash and shard.
@@ -200,13 +198,18 @@ fn deny<const N: usize>(
 /// Whether a request's charges do not depend on one another, except that all are made or none.
 #[inline(always)]
 fn is_simple<const N: usize>(charges: &[Charge<'_>; N]) -> bool {
-    let is_special = |it: &Charge<'_>| !it.is_plain() || (N > 1 && it.policy.counts_denials());
-    !charges.iter().any(is_special) && !may_repeat_a_policy(charges)
-}
-
-/// Whether two charges may have the same policy. Different names rarely have the same hash.
-#[inline(always)]
-fn may_repeat_a_policy(charges: &[Charge<'_>]) -> bool {
-    let same = |a: &Charge<'_>, b: &Charge<'_>| a.policy.name_hash() == b.policy.name_hash();
-    charges.iter().enumerate().any(|(n, charge)| charges[..n].iter().any(|b| same(charge, b)))
+    // Loops, because the closures of `any` would be called instead of inlined.
+    for n in 0..N {
+        let policy = charges[n].policy;
+        if !charges[n].is_plain() || (N > 1 && policy.counts_denials()) {
+            return false;
+        }
+        for other in &charges[..n] {
+            // They may have the same policy. Different names rarely have the same hash.
+            if other.policy.name_hash() == policy.name_hash() {
+                return false;
+            }
+        }
+    }
+    true
 }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    BoxFuture, Charge, Cost, Key, Micros, NeverPending, Overrides, PenaltyBlock, Policy, Receipt,
-    Reply, Settlement, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, FixedVerdict, Key, Micros, NeverPending, Overrides, PenaltyBlock,
+    Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -102,6 +102,14 @@ impl<C: Clock> Store for MemoryStore<C> {
         Reply::ready(self.0.decide(charges))
     }
 
+    #[inline(always)]
+    fn decide_now<const N: usize>(
+        &self,
+        charges: &[Charge<'_>; N],
+    ) -> Option<Result<FixedVerdict<N>, StoreError>> {
+        Some(self.0.decide_now(charges))
+    }
+
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         Reply::ready(self.0.settle(receipt, actual))
     }
@@ -142,17 +150,47 @@ impl<C: Clock> Inner<C> {
     // processor and takes a quarter of a decision's time.
     #[inline(always)]
     pub(crate) fn decide(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
-        if let Ok(one) = charges.try_into()
-            && let Some((admitted, [decision], now)) = self.decide_known(one)
-        {
-            return Ok(Verdict::single(admitted, now, decision));
+        if let Ok(one) = charges.try_into() {
+            return self.decide_now::<1>(one).map(Verdict::from);
         }
-        if let Ok(two) = charges.try_into()
-            && let Some((admitted, decisions, now)) = self.decide_known::<2>(two)
-        {
-            return Ok(Verdict::new(admitted, now, decisions));
+        if let Ok(two) = charges.try_into() {
+            return self.decide_now::<2>(two).map(Verdict::from);
         }
-        self.decide_any(charges)
+        self.decide_many(charges)
+    }
+
+    #[inline(never)]
+    fn decide_many(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
+        if let Ok(three) = charges.try_into() {
+            return self.decide_now::<3>(three).map(Verdict::from);
+        }
+        if let Ok(four) = charges.try_into() {
+            return self.decide_now::<4>(four).map(Verdict::from);
+        }
+        self.decide_all(charges)
+    }
+
+    #[inline(always)]
+    fn decide_now<const N: usize>(
+        &self,
+        charges: &[Charge<'_>; N],
+    ) -> Result<FixedVerdict<N>, StoreError> {
+        match self.decide_known(charges) {
+            Some(verdict) => Ok(verdict),
+            None => self.decide_unknown(charges).map(|verdict| verdict.fixed()),
+        }
+    }
+
+    /// Decides a request with a new key, or with charges that depend on one another.
+    // Returns another type than its caller, so a known key's decision stays in registers.
+    #[cold]
+    #[inline(never)]
+    fn decide_unknown<const N: usize>(
+        &self,
+        charges: &[Charge<'_>; N],
+    ) -> Result<Verdict, StoreError> {
+        let admitted = self.admit_new(charges);
+        admitted.map_or_else(|| self.decide_all(charges), |verdict| Ok(verdict.into()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{Charge, Cost, Decision, Key, Micros, Policy, Timestamp, with_rule};
+use tollgate_core::{Charge, Decision, Key, Micros, Policy, Timestamp, with_rule};
 
 /// Keys, each stored next to its state, so a decision touches a single cache line in addition to the
 /// table's control bytes.
@@ -98,11 +98,7 @@ impl<S, V: Version> Entries<S, V> {
         if !entry.version.is_charged(policy) {
             return None;
         }
-        let decision = rule.assess(rule.refresh(&entry.state, now), now, cost);
-        if decision.allows() && cost > Cost::ZERO {
-            rule.charge(&mut entry.state, now, cost);
-        }
-        Some(decision)
+        Some(rule.take(&mut entry.state, now, cost))
     }
 
     /// Returns a key's bucket, which is valid until the entries change, and the decision on the

@@ -72,6 +72,16 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// Takes `cost`, which must be above zero and allowed by [`assess`](Rule::assess) at `now`.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: Cost);
 
+    /// Decides on `cost`, and takes it if it is allowed.
+    #[inline(always)]
+    fn take(&self, state: &mut Self::State, now: Timestamp, cost: Cost) -> Decision {
+        let decision = self.assess(self.refresh(state, now), now, cost);
+        if decision.allows() && cost > Cost::ZERO {
+            self.charge(state, now, cost);
+        }
+        decision
+    }
+
     /// Refunds `units` from a charge if they still count, and returns the number of refunded units.
     /// Afterwards no more is admitted than if these units had never been charged.
     fn give_back(

@@ -2,13 +2,13 @@
 
 use tollgate_core::{Micros, StoreError};
 
-/// The final decision on a request.
+/// The final decision on a request. Errors are boxed, so it fits into registers.
 #[derive(Debug)]
 pub enum Conclusion {
     /// The request passes after this delay, which is zero unless it queues in the store.
     Pass(Micros),
     /// The store could not decide, and all limits let the request pass. It has no decisions.
-    FailOpen(StoreError),
+    FailOpen(Box<StoreError>),
     /// The request is rejected.
     Reject(Rejection),
 }
@@ -23,5 +23,5 @@ pub enum Rejection {
     /// Too many requests wait, or too many with the same key.
     QueueFull,
     /// The store could not decide, and a policy fails closed.
-    Undecided(StoreError),
+    Undecided(Box<StoreError>),
 }

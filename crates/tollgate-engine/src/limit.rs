@@ -191,7 +191,7 @@ impl Limits {
     }
 
     /// Returns the charge to the store.
-    #[inline]
+    #[inline(always)]
     pub fn charge<'a>(&'a self, applied: &'a AppliedLimit) -> Charge<'a> {
         let limit = self.of(applied);
         let policy = self.policy(applied);

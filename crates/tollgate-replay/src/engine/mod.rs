@@ -298,7 +298,7 @@ impl Replay {
             Conclusion::FailOpen(error) | Conclusion::Reject(Rejection::Undecided(error))
                 if !error.is_outage() =>
             {
-                Err(error)
+                Err(*error)
             }
             Conclusion::FailOpen(_) => {
                 self.tallies.pass(request, true, self.replicas.now());

@@ -33,6 +33,9 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         if arrival.is_some() || is_blocked {
             return self.queue(decided, timer, arrival, patience);
         }
+        if let Some(conclusion) = decided.charges.decide_now(&self.limits, &self.store) {
+            return self.end(decided, &timer, conclusion, patience);
+        }
         let reply = match self.ask(Question::Charge, &decided.charges).now() {
             Ok(reply) => reply,
             Err(reply) => return self.wait_for(decided, timer, reply, patience),

@@ -222,6 +222,6 @@ fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) 
         Rejection::Denied => AcquireError::Denied(refusal()),
         Rejection::TooLate => AcquireError::TooLate(refusal()),
         Rejection::QueueFull => AcquireError::QueueFull(refusal()),
-        Rejection::Undecided(error) => AcquireError::Store(error),
+        Rejection::Undecided(error) => AcquireError::Store(*error),
     }
 }

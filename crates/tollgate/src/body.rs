@@ -226,7 +226,10 @@ pub trait BodyMode<B>: sealed::Sealed + Send + Sync + 'static {
     type Body;
 
     /// Makes the layer's response. Its body holds the permits until it is complete.
-    fn respond(response: Response<B>, in_flight: InFlight) -> Response<Self::Body>;
+    fn respond<E>(
+        polled: Poll<Result<Response<B>, E>>,
+        in_flight: InFlight,
+    ) -> Poll<Result<Response<Self::Body>, E>>;
 
     /// Makes the response body for a denial.
     fn full(data: Bytes) -> Self::Body;
@@ -247,8 +250,11 @@ impl<B: http_body::Body> BodyMode<B> for AnyBody {
     type Body = Body<B>;
 
     #[inline]
-    fn respond(response: Response<B>, in_flight: InFlight) -> Response<Body<B>> {
-        response.map(|body| Body::holding(body, in_flight))
+    fn respond<E>(
+        polled: Poll<Result<Response<B>, E>>,
+        in_flight: InFlight,
+    ) -> Poll<Result<Response<Body<B>>, E>> {
+        polled.map_ok(|response| response.map(|body| Body::holding(body, in_flight)))
     }
 
     fn full(data: Bytes) -> Body<B> {
@@ -266,8 +272,14 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
 
     /// Usually returns the response unchanged, because `map` moves all its parts.
     #[inline]
-    fn respond(response: Response<B>, in_flight: InFlight) -> Response<B> {
-        if in_flight.is_held() { response.map(|body| body.hold(in_flight)) } else { response }
+    fn respond<E>(
+        polled: Poll<Result<Response<B>, E>>,
+        in_flight: InFlight,
+    ) -> Poll<Result<Response<B>, E>> {
+        if !in_flight.is_held() {
+            return polled;
+        }
+        polled.map_ok(|response| response.map(|body| body.hold(in_flight)))
     }
 
     fn full(data: Bytes) -> B {

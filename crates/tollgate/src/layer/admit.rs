@@ -78,16 +78,14 @@ fn classify<St>(
         if !compiled.limit.applies_to(head) {
             continue;
         }
-        if let Some(applied) = apply(layer, (limit, compiled), tier, head, look_ups)? {
-            charges.push(applied, &layer.limits);
-        }
+        apply(layer, (limit, compiled), tier, head, look_ups, charges)?;
     }
     Ok(())
 }
 
-/// Applies a limit to the request's subject. Returns `None` to skip the limit, or if the request must
-/// wait for a look-up.
-// Always inlined: the result would be written and read back.
+/// Applies a limit to the request's subject, unless the limit is skipped, or the request must wait
+/// for a look-up.
+// Always inlined, and the charge is not returned: it would be written and read back.
 #[inline(always)]
 pub(super) fn apply<St>(
     layer: &LayerState<St>,
@@ -95,45 +93,52 @@ pub(super) fn apply<St>(
     tier: TierIndex,
     head: &RequestHead<'_>,
     look_ups: &mut Option<Box<LookUps>>,
-) -> Result<Option<AppliedLimit>, OwnResponse> {
+    charges: &mut Charges,
+) -> Result<(), OwnResponse> {
     let http = &layer.face;
     if compiled.quotas.is_none() && compiled.unlimited.contain(tier) {
-        let has_overrides = layer.limits.has_overrides();
-        return Ok(if has_overrides {
-            overridden(layer, (limit, compiled), tier, head)
-        } else {
-            None
-        });
+        if layer.limits.has_overrides() {
+            push_overridden(layer, (limit, compiled), tier, head, charges);
+        }
+        return Ok(());
     }
     let Subject { kind, key } = match compiled.limit.key.subject(head) {
         Ok(Some(subject)) => subject,
         missing => match without_key(http, compiled, missing.err(), head)? {
             Some(subject) => subject,
-            None => return Ok(None),
+            None => return Ok(()),
         },
     };
     let cost = compiled.cost(head, &http.options.grpc);
-    let mut applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
-    if let Some(quotas) = &compiled.quotas
-        && !apply_own(layer, compiled, quotas, &mut applied, head, look_ups)?
-    {
-        return Ok(None);
+    let applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
+    match &compiled.quotas {
+        None => charges.push(applied, &layer.limits),
+        Some(quotas) => {
+            // Only this copy needs an address.
+            let mut applied = applied;
+            if apply_own(layer, compiled, quotas, &mut applied, head, look_ups)? {
+                charges.push(applied, &layer.limits);
+            }
+        }
     }
-    Ok(Some(applied))
+    Ok(())
 }
 
 /// Applies a limit without a quota for the client's tier, if an operator has overridden the client.
 #[cold]
-fn overridden<St>(
+fn push_overridden<St>(
     layer: &LayerState<St>,
     (limit, compiled): (u8, &CompiledLimit),
     tier: TierIndex,
     head: &RequestHead<'_>,
-) -> Option<AppliedLimit> {
-    let Subject { kind, key } = compiled.limit.key.subject(head).ok()??;
+    charges: &mut Charges,
+) {
+    let Ok(Some(Subject { kind, key })) = compiled.limit.key.subject(head) else { return };
     let cost = compiled.cost(head, &layer.face.options.grpc);
     let applied = AppliedLimit { tier, ..AppliedLimit::new(limit, kind, key, cost) };
-    layer.limits.is_overridden(&applied).then_some(applied)
+    if layer.limits.is_overridden(&applied) {
+        charges.push(applied, &layer.limits);
+    }
 }
 
 /// Applies the client's own quota. Returns `false` if the limit does not apply, or if the request

@@ -35,7 +35,7 @@ pin_project! {
     /// Most requests run immediately. A waiting request is boxed, because this future is moved and
     /// allocated for each request.
     #[project = StageProjection]
-    enum Stage<S, St, B>
+    pub(super) enum Stage<S, St, B>
     where
         S: Service<Request<B>>,
         St: Store,
@@ -49,7 +49,7 @@ pin_project! {
 /// The state that the layer needs for the response.
 type ResponseWork<St> = (Arc<LayerState<St>>, Decided);
 
-struct HeldRequest<S, St: Store, B> {
+pub(super) struct HeldRequest<S, St: Store, B> {
     layer: Arc<LayerState<St>>,
     inner: S,
     is_ready: bool,
@@ -69,13 +69,9 @@ where
     S: Service<Request<B>>,
     St: Store,
 {
-    #[inline]
-    pub(super) const fn running(future: S::Future, work: Option<ResponseWork<St>>) -> Self {
-        Self { stage: Stage::Running { future, work }, mode: PhantomData }
-    }
-
-    pub(super) const fn rejected(response: OwnResponse) -> Self {
-        Self { stage: Stage::Rejected { response: Some(response) }, mode: PhantomData }
+    #[inline(always)]
+    pub(super) const fn new(stage: Stage<S, St, B>) -> Self {
+        Self { stage, mode: PhantomData }
     }
 
     pub(super) fn held(
@@ -86,8 +82,7 @@ where
         stage: HeldStage<St>,
     ) -> Self {
         let held = HeldRequest { layer, inner, is_ready, request, stage };
-        let held = Box::new(held);
-        Self { stage: Stage::Held { held: Some(held) }, mode: PhantomData }
+        Self::new(Stage::Held { held: Some(Box::new(held)) })
     }
 }
 
@@ -126,9 +121,8 @@ where
 
     fn run(mut self) -> Stage<S, St, B> {
         let HeldStage::Passed(admitted) = self.stage else { unreachable!("it has passed") };
-        let mut decided = admitted.run();
+        let decided = admitted.run();
         let Driver { limits, face: http, .. } = &*self.layer;
-        http.clear_unshown(&mut decided);
         http.hand_over(limits, &decided, self.request.extensions_mut());
         let future = self.inner.call(self.request);
         Stage::Running { future, work: Some((self.layer, decided)) }
@@ -149,15 +143,16 @@ where
         loop {
             let next = match stage.as_mut().project() {
                 StageProjection::Running { future, work } => {
-                    let mut response = ready!(future.poll(cx));
+                    let mut polled = future.poll(cx);
+                    let Poll::Ready(response) = &mut polled else { return Poll::Pending };
                     // Taken before the result is checked, so that a failed request returns its
                     // permits now.
                     let work = work.take();
                     let mut in_flight = InFlight::default();
-                    if let (Ok(response), Some((layer, charges))) = (&mut response, work) {
-                        in_flight = respond::finish(&layer, response, charges);
+                    if let (Ok(response), Some((layer, decided))) = (response, work) {
+                        in_flight = respond::finish(&layer, response, decided);
                     }
-                    return Poll::Ready(response.map(|response| M::respond(response, in_flight)));
+                    return M::respond(polled, in_flight);
                 }
                 StageProjection::Rejected { response } => {
                     let response = response.take().expect(POLLED_AGAIN);

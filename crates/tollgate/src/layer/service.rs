@@ -12,7 +12,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::admit::{Admission, admit};
-use super::future::{HeldStage, ResponseFuture};
+use super::future::{HeldStage, ResponseFuture, Stage};
 use super::state::LayerState;
 use crate::body::{AnyBody, BodyMode, SameBody};
 use crate::drive::Decided;
@@ -169,13 +169,18 @@ where
         match admit(&self.state, &RequestHead::of(&request), &mut decided, None) {
             Admission::Pass => {
                 let http = &self.state.face;
-                http.clear_unshown(&mut decided);
                 http.hand_over(&self.state.limits, &decided, request.extensions_mut());
-                let has_work = !decided.charges.is_empty() || http.has_cost_headers();
-                let work = has_work.then(|| (Arc::clone(&self.state), decided));
-                ResponseFuture::running(self.inner.call(request), work)
+                if !http.has_work(&decided) {
+                    // Separate, because an empty `work` is moved like a full one.
+                    let future = self.inner.call(request);
+                    return ResponseFuture::new(Stage::Running { future, work: None });
+                }
+                let work = Some((Arc::clone(&self.state), decided));
+                ResponseFuture::new(Stage::Running { future: self.inner.call(request), work })
             }
-            Admission::Respond(response) => ResponseFuture::rejected(response),
+            Admission::Respond(response) => {
+                ResponseFuture::new(Stage::Rejected { response: Some(response) })
+            }
             Admission::Wait(waiting) => {
                 self.hold(request, HeldStage::Waiting(waiting), self.state.may_wait())
             }

@@ -94,13 +94,13 @@ impl Http {
         }
     }
 
-    /// Removes the charges of a request that passed if its response adds no headers or state.
+    /// Whether the layer changes the response to a request that passed, or holds state for it.
     #[inline]
-    pub(super) fn clear_unshown(&self, decided: &mut Decided) {
+    pub(super) fn has_work(&self, decided: &Decided) -> bool {
         let is_shown = self.options.headers.any() || self.options.expose_verdicts;
-        if !is_shown && decided.follow_up.is_none() {
-            decided.charges.clear();
-        }
+        decided.follow_up.is_some()
+            || self.has_cost_headers()
+            || (is_shown && !decided.charges.is_empty())
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderVal
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use tollgate_core::{Charge, Cost, Outcome, Source, Store, StoreError, Verdict};
-use tollgate_engine::{AppliedLimit, Forecast, Limits, TierIndex};
+use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, TierIndex};
 use tower_service::Service;
 
 use super::admit::{apply, is_on_allowlist};
@@ -154,7 +154,7 @@ async fn respond<St: Store>(
         let mut applied = part.applied(request).await?;
         let limits = &part.layer.limits;
         if limits.has_overrides() {
-            limits.apply_overrides(&mut applied);
+            limits.apply_overrides(applied.iter_mut());
         }
         all.push(applied);
     }
@@ -185,7 +185,7 @@ async fn respond<St: Store>(
 
 impl<St: Store> Part<St> {
     /// The limits that the caller may see, as for a request that costs 1.
-    async fn applied(&self, request: &Parts) -> Result<Vec<AppliedLimit>, OwnResponse> {
+    async fn applied(&self, request: &Parts) -> Result<Charges, OwnResponse> {
         let mut look_ups = None;
         loop {
             let applied = self.apply(&RequestHead::of_parts(request), &mut look_ups)?;
@@ -200,24 +200,24 @@ impl<St: Store> Part<St> {
         &self,
         head: &RequestHead<'_>,
         look_ups: &mut Option<Box<LookUps>>,
-    ) -> Result<Vec<AppliedLimit>, OwnResponse> {
+    ) -> Result<Charges, OwnResponse> {
         let http = &self.layer.face;
         if let Some(lists) = &http.options.access
             && is_on_allowlist(http, lists, head)?
         {
-            return Ok(Vec::new());
+            return Ok(Charges::default());
         }
         let tier = http.tiers.as_ref().map_or_else(TierIndex::default, |tiers| tiers.of(head));
-        let mut all = Vec::new();
+        let mut all = Charges::default();
         for ((number, compiled), shown) in (0..).zip(&http.limits).zip(&*self.shown) {
             let limit = &compiled.limit;
             let is_hidden = limit.is_shadow() || limit.hides_headers || shown.is_none();
             if is_hidden || !limit.applies_to_client(head) {
                 continue;
             }
-            let applied = apply(&self.layer, (number, compiled), tier, head, look_ups)?;
-            all.extend(applied.map(|applied| AppliedLimit { cost: Cost::ONE, ..applied }));
+            apply(&self.layer, (number, compiled), tier, head, look_ups, &mut all)?;
         }
+        all.iter_mut().for_each(|applied| applied.cost = Cost::ONE);
         Ok(all)
     }
 
@@ -226,11 +226,7 @@ impl<St: Store> Part<St> {
     }
 }
 
-fn shown<St>(
-    parts: &[Part<St>],
-    all: &[Vec<AppliedLimit>],
-    verdicts: &[Option<Verdict>],
-) -> Response<Bytes>
+fn shown<St>(parts: &[Part<St>], all: &[Charges], verdicts: &[Option<Verdict>]) -> Response<Bytes>
 where
     St: Store,
 {

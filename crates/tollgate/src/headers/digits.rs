@@ -1,5 +1,6 @@
 //! Formats numbers as header values, without an allocation for small numbers.
 
+use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use http::HeaderValue;
@@ -91,6 +92,37 @@ pub(super) fn integer(number: u64) -> HeaderValue {
     })
 }
 
+/// Returns a time or a wait in seconds. Each thread remembers the last values, because responses
+/// within a minute have few different ones.
+pub(super) fn seconds(number: u64) -> HeaderValue {
+    const REMEMBERED: usize = 64;
+    thread_local! {
+        static LAST: RefCell<[(u64, HeaderValue); REMEMBERED]> =
+            const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; REMEMBERED]) };
+    }
+    LAST.with_borrow_mut(|last| {
+        let (remembered, value) = &mut last[number as usize % REMEMBERED];
+        if *remembered != number {
+            (*remembered, *value) = (number, integer(number));
+        }
+        value.clone()
+    })
+}
+
+/// Returns the same as [`value`]. Each thread remembers the last text, for a text that is the same in
+/// most responses.
+pub(super) fn frequent(text: &[u8]) -> Option<HeaderValue> {
+    thread_local! {
+        static LAST: RefCell<HeaderValue> = const { RefCell::new(HeaderValue::from_static("")) };
+    }
+    LAST.with_borrow_mut(|last| {
+        if last.as_bytes() != text {
+            *last = value(text)?;
+        }
+        Some(last.clone())
+    })
+}
+
 /// The values of the numbers below 1000. Their texts are static, so a clone neither allocates nor
 /// counts references.
 static SMALL: LazyLock<Box<[HeaderValue]>> = LazyLock::new(|| {
@@ -128,7 +160,18 @@ mod tests {
     fn small_numbers_match_standard_formatting() {
         for n in (0..2_000).chain([u64::MAX, MAX_INTEGER, 10_u64.pow(12)]) {
             assert_eq!(integer(n), n.to_string());
+            // Remembered by the second call.
+            assert_eq!([seconds(n), seconds(n)], [n.to_string(), n.to_string()]);
         }
+    }
+
+    #[test]
+    fn remembered_text_is_replaced() {
+        for text in ["", "a", "a", "b", "a"] {
+            assert_eq!(frequent(text.as_bytes()).unwrap(), text);
+        }
+        assert_eq!(frequent(b"\n"), None);
+        assert_eq!(frequent(b"a").unwrap(), "a");
     }
 
     #[test]

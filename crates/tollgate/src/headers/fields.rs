@@ -193,12 +193,9 @@ impl PolicyFields {
 /// Adds `RateLimit-Policy` and `RateLimit`.
 #[inline]
 pub(super) fn append<'a>(headers: &mut HeaderMap, policies: impl Iterator<Item = ShownPolicy<'a>>) {
-    let members = policies.filter_map(|(fields, decision, cost)| {
-        let (quota, item) = (fields.quota.as_ref()?, fields.item.as_ref()?);
-        Some((quota, item, decision.remaining, fields.effective_window(decision, cost)))
-    });
     let (mut first, mut quotas, mut state) = (None::<&HeaderValue>, None, ValueBuffer::new());
-    for (quota, item, remaining, window) in members {
+    for (fields, decision, cost) in policies {
+        let (Some(quota), Some(item)) = (&fields.quota, &fields.item) else { continue };
         if let Some(first) = first {
             let quotas = quotas.get_or_insert_with(|| ValueBuffer::from(first));
             quotas.push(b", ");
@@ -207,7 +204,7 @@ pub(super) fn append<'a>(headers: &mut HeaderMap, policies: impl Iterator<Item =
         } else {
             first = Some(quota);
         }
-        push_member(&mut state, item, remaining, window);
+        push_member(&mut state, item, decision.remaining, fields.effective_window(decision, cost));
     }
     let Some(first) = first else { return };
     // Each value is built in place, because a move would have to wait for the writes.
@@ -216,7 +213,7 @@ pub(super) fn append<'a>(headers: &mut HeaderMap, policies: impl Iterator<Item =
         // A single quota is the same in all responses, so its value is shared.
         None => drop(headers.append(RATELIMIT_POLICY, first.clone())),
         Some(quotas) => {
-            let Some(quotas) = digits::value(quotas.as_slice()) else { return };
+            let Some(quotas) = digits::frequent(quotas.as_slice()) else { return };
             headers.append(RATELIMIT_POLICY, quotas);
         }
     }

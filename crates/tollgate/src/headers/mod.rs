@@ -170,6 +170,9 @@ impl HeaderOptions {
         policies: impl Iterator<Item = ShownPolicy<'a>> + Clone,
     ) {
         let sends_x_ratelimit = self.sends_x_ratelimit(is_denial);
+        if !self.ratelimit && !sends_x_ratelimit {
+            return;
+        }
         if sends_x_ratelimit {
             // With `Content-Length`. A map grows faster while it has few headers.
             headers.reserve(6);
@@ -226,7 +229,7 @@ impl HeaderOptions {
 }
 
 pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
-    if let Some(theirs) = headers.insert(RETRY_AFTER, digits::integer(seconds))
+    if let Some(theirs) = headers.insert(RETRY_AFTER, digits::seconds(seconds))
         && number(&theirs).is_some_and(|theirs| theirs > seconds)
     {
         headers.insert(RETRY_AFTER, theirs);
@@ -263,7 +266,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Show
         Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
         None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(fields.limit(decision))),
     };
-    headers.insert(X_RATELIMIT_RESET, digits::integer(reset_at(decided_at, shown)));
+    headers.insert(X_RATELIMIT_RESET, digits::seconds(reset_at(decided_at, shown)));
 }
 
 fn inner_set_wins(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {

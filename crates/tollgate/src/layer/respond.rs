@@ -35,10 +35,14 @@ fn deny<St>(layer: &LayerState<St>, charges: &Charges, head: &RequestHead<'_>) -
     let http = &layer.face;
     let at = charges.decided_at();
     let options = &http.options.headers;
-    // Uses the keys of all policies that apply, so that the seed does not depend on the denying
-    // policy. A shadow policy must not change the wait.
-    let visible = charges.iter().filter(|applied| in_headers(http.limit(applied)));
-    let seed = headers::seed_of(visible.map(|applied| &applied.key));
+    let seed = if options.jitter_limit().is_zero() {
+        0
+    } else {
+        // Uses the keys of all policies that apply, so that the seed does not depend on the denying
+        // policy. A shadow policy must not change the wait.
+        let visible = charges.iter().filter(|applied| in_headers(http.limit(applied)));
+        headers::seed_of(visible.map(|applied| &applied.key))
+    };
     let enforced = shown(http, charges, Limit::is_enforced);
     let denial = Denial::of_verdict(at, enforced, options, seed).of_request(*head);
     // At debug level, because a client can cause any number of denials. Metrics count them.

@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -35,20 +34,24 @@ impl<St: Store> Acquire<St> {
         if let Some(error) = self.invalid {
             return Err(error);
         }
+        // Few reads of the clock, because each takes longer than a decision in memory.
         let started = Instant::now();
-        apply_own(&self.state, &mut self.charges, self.patience).await?;
+        let mut asked = started;
+        if self.state.face.looks_up() {
+            apply_own(&self.state, &mut self.charges, self.patience).await?;
+            asked = Instant::now();
+        }
         if self.deadline.is_none() {
             self.deadline = started.checked_add(self.longest_wait().into());
         }
         loop {
-            let asked = Instant::now();
             let left = self.deadline.map(|at| at.saturating_duration_since(asked).into());
             let patience = left.unwrap_or(Micros::MAX);
             let mut decided = Decided { charges: self.charges.clone(), follow_up: None };
             decided.charges.iter_mut().for_each(|applied| applied.patience = patience);
             let decided = attempt(&self.state, decided, patience).await?;
             let mut unused = Unused::new(Permit::new(self, decided));
-            let turn = unused.turn(asked.elapsed() >= RECHECK).await;
+            let turn = unused.turn(asked).await;
             let permit = unused.used();
             self = match turn {
                 Turn::Used => return Ok(permit),
@@ -56,6 +59,7 @@ impl<St: Store> Acquire<St> {
                 Turn::Paused => permit.into_refunded().await,
                 Turn::Unused => permit.into_unused().await,
             };
+            asked = Instant::now();
         }
     }
 
@@ -134,9 +138,9 @@ impl<St: Store> Unused<St> {
         self.0.take().expect("a permit is taken once")
     }
 
-    async fn turn(&mut self, has_queued: bool) -> Turn {
+    async fn turn(&mut self, asked: Instant) -> Turn {
         match &mut self.0 {
-            Some(permit) => permit.turn(has_queued).await,
+            Some(permit) => permit.turn(asked).await,
             None => Turn::Used,
         }
     }
@@ -206,9 +210,6 @@ async fn attempt<St: Store>(
         Some(Err((decided, rejection))) => Err(error(state, rejection, &decided)),
     }
 }
-
-/// A key may have been paused while a call was in the queue for this long.
-const RECHECK: Duration = Duration::from_secs(1);
 
 fn error<St: Store>(state: &State<St>, rejection: Rejection, decided: &Decided) -> AcquireError {
     let refusal = || Refusal::new(Verdicts::of(&state.limits, &decided.charges));

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tollgate_core::{Charge, Cost, Decision, Micros, PenaltyBlock, Store, StoreError};
 use tollgate_engine::AppliedLimit;
 
 use super::permit::Permit;
 use super::rate::Rate;
-use super::state::State;
+use super::state::{Face, State};
 use crate::feedback::{Feedback, Pause, ServerQuota};
 use crate::observe::PauseSource;
 
@@ -126,10 +126,14 @@ impl<St: Store> Permit<St> {
         self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
     }
 
-    /// Decides what to do with the call's turn. If the call has queued, this reads the key's
-    /// pause and rate from the store again.
-    pub(super) async fn turn(&mut self, has_queued: bool) -> Turn {
-        if has_queued && self.look().await {
+    /// Decides what to do with the turn of a call that asked for it at this instant. If the call has
+    /// queued, this reads the key's pause and rate from the store again.
+    pub(super) async fn turn(&mut self, asked: Instant) -> Turn {
+        let Face { pause, rate, .. } = &self.state().face;
+        if pause.is_none() && rate.is_none() {
+            return Turn::Used;
+        }
+        if asked.elapsed() >= RECHECK && self.look().await {
             return Turn::Paused;
         }
         match (&self.state().face.rate, self.state().rate(&self.decided)) {
@@ -168,6 +172,9 @@ impl<St: Store> Permit<St> {
         is_paused
     }
 }
+
+/// A key may have been paused while a call was in the queue for this long.
+const RECHECK: Duration = Duration::from_secs(1);
 
 /// The longest time that a departing call waits for the store's reply.
 const LONGEST_LOOK: Duration = Duration::from_millis(250);

@@ -50,6 +50,11 @@ impl<St> State<St> {
 }
 
 impl Face {
+    /// Whether any key may have a quota of its own.
+    pub(super) fn looks_up(&self) -> bool {
+        self.quotas.iter().any(Option::is_some)
+    }
+
     /// Returns the key's terms if the policy has a look-up, and the key no override. Waits for the
     /// result if necessary, for up to `patience`.
     pub(super) async fn terms(

@@ -25,8 +25,8 @@ use std::rc::Rc;
 use self::files::FileError;
 use self::plan::Plan;
 use self::tables::{File, TestFile};
+use self::yaml::parse;
 use self::yaml::problem::{Checked, Problems, Reported};
-use self::yaml::tree;
 use self::yaml::typed::{Input, ValueType as _};
 
 /// The environment variable with the token of the admin address.
@@ -83,7 +83,7 @@ pub fn read_with_process_env(source: &Source) -> Outcome {
 /// Reads a file of `tollgate test`; variables come from the process's environment.
 pub fn read_tests(source: &Source) -> (Option<TestFile>, Report) {
     let problems = Rc::new(Problems::default());
-    let root = tree::parse(&source.text, &|name| std::env::var(name).ok(), &problems);
+    let root = parse::parse(&source.text, &|name| std::env::var(name).ok(), &problems);
     let tests = root.and_then(|root| TestFile::read(Input::root(&root, &problems)).ok());
     (tests.filter(|_| !problems.has_errors()), problems.report(source))
 }
@@ -93,7 +93,7 @@ fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan>
         let what = format!("the file is larger than {} KiB", Source::MAX_BYTES >> 10);
         return Err(problems.error(code::TOO_LARGE, Place::START, what, "is it the right file?"));
     }
-    let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
+    let root = parse::parse(&source.text, env, problems).ok_or(Reported)?;
     let has_admin_token = env(ADMIN_TOKEN).is_some_and(|token| !token.is_empty());
     file::read::plan(&*File::read(Input::root(&root, problems))?, has_admin_token)
 }

@@ -4,3 +4,4 @@ pub mod format;
 pub(crate) mod read;
 pub mod schema;
 pub mod tables;
+pub(crate) mod urls;

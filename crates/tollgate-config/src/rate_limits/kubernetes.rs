@@ -5,9 +5,10 @@ use std::rc::Rc;
 use super::rules::{domain, is_rules};
 use crate::code;
 use crate::plan::RateLimitDomain;
+use crate::yaml::parse;
 use crate::yaml::place::{Place, Span};
 use crate::yaml::problem::{Checked, Problem, Problems, Reported, Severity};
-use crate::yaml::tree::{self, Node, Pair, Value};
+use crate::yaml::tree::{Node, Pair, Value};
 
 /// Whether this is an object of Kubernetes.
 pub(super) fn is_object(root: &Node) -> bool {
@@ -26,11 +27,11 @@ pub(super) struct Text {
 
 /// The rules in a file's ConfigMaps. `None` if the file contains no objects of Kubernetes.
 pub(super) fn rules(file: &str, problems: &Problems) -> Option<Checked<Vec<Text>>> {
-    let first = tree::parse_first(file, &Problems::default()).flatten()?;
+    let first = parse::parse_first(file, &Problems::default()).flatten()?;
     if !is_object(&first) {
         return None;
     }
-    let Some(objects) = tree::parse_all(file, problems) else { return Some(Err(Reported)) };
+    let Some(objects) = parse::parse_all(file, problems) else { return Some(Err(Reported)) };
     let mut texts = Vec::new();
     objects.iter().for_each(|object| add_texts(object, file, &mut texts));
     if texts.is_empty() {
@@ -60,7 +61,7 @@ fn add_texts(object: &Node, file: &str, texts: &mut Vec<Text>) {
 /// A value of `data`, if it contains rules. A ConfigMap may also contain other files.
 fn text(pair: &Pair, file: &str) -> Option<Text> {
     let rules = pair.node.text()?;
-    let has_rules = match tree::parse_first(rules, &Problems::default()) {
+    let has_rules = match parse::parse_first(rules, &Problems::default()) {
         Some(root) => root.is_some_and(|root| is_rules(&root)),
         // These rules are not valid YAML.
         None => rules.lines().any(|line| line.starts_with("descriptors:")),

@@ -12,13 +12,13 @@ use self::rules::{domain, is_rules};
 use crate::code;
 use crate::files::{self, FileError};
 use crate::plan::{RateLimitDomain, RateLimitDomains};
+use crate::yaml::parse;
 use crate::yaml::problem::{Problem, Problems, Report, Severity};
 use crate::yaml::source::Source;
-use crate::yaml::tree;
 
 /// Whether a text contains such rules, or Kubernetes objects, and not a gateway configuration.
 pub fn is_rate_limits(source: &Source) -> bool {
-    let root = tree::parse_first(&source.text, &Problems::default()).flatten();
+    let root = parse::parse_first(&source.text, &Problems::default()).flatten();
     root.is_some_and(|root| is_rules(&root) || kubernetes::is_object(&root))
 }
 

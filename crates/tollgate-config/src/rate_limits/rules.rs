@@ -8,9 +8,10 @@ use super::go_yaml;
 use crate::code;
 use crate::file::format;
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, Rule, Unit};
+use crate::yaml::parse;
 use crate::yaml::place::Place;
 use crate::yaml::problem::{Checked, Problems, Reported};
-use crate::yaml::tree::{self, Node};
+use crate::yaml::tree::Node;
 use crate::yaml::typed::{
     AnySection, Flag, Input, Item, List, Setting, ValueType as _, Whole, section, texts, words,
 };
@@ -23,7 +24,7 @@ pub(super) fn is_rules(root: &Node) -> bool {
 
 /// Reads the rules in a text.
 pub(super) fn domain(text: &str, problems: &Rc<Problems>) -> Checked<RateLimitDomain> {
-    let root = tree::parse_first(text, problems).ok_or(Reported)?;
+    let root = parse::parse_first(text, problems).ok_or(Reported)?;
     let Some(root) = root else {
         let cure = "write `domain: …` and `descriptors: […]`";
         return Err(problems.error(code::EMPTY_FILE, Place::START, "the file is empty", cure));

@@ -4,8 +4,8 @@ use regex_syntax::hir::literal::{Extractor, Literal};
 use tollgate_engine::{Methods, PathPattern};
 
 use crate::code;
-use crate::file::format;
 use crate::file::tables::{self, PathSection, RateLimiter};
+use crate::file::{format, urls};
 use crate::plan::{Front, Listen, PathMatch};
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Either, Item, Key, Location, ValueType, all, values};
@@ -24,7 +24,7 @@ pub(super) fn path(
                     "`:` is an ordinary character in a path, and does not start a placeholder",
                     format!(
                         "write `expression: regex` and {} if it names a part of the path",
-                        format::expression(&path.text)
+                        urls::expression(&path.text)
                     ),
                 );
             }
@@ -48,7 +48,7 @@ fn plain(section: &PathSection) -> Checked<PathMatch> {
         }
         // A caret suggests a regular expression.
         text if text.starts_with('^') => "this looks like `expression: regex`".to_owned(),
-        text => match format::path(text) {
+        text => match urls::path(text) {
             Ok(path) => return Ok(path),
             Err(_) if value.is_from_variable => "check the variable's value".to_owned(),
             Err(wrong) => wrong,

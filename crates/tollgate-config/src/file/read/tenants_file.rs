@@ -12,9 +12,10 @@ use crate::file::format;
 use crate::file::tables::{TenantOrUnlimited, TenantsFile};
 use crate::files::{FileError, MOST_BYTES_OF_A_LIST, read_up_to, text_of, wrong};
 use crate::plan::{TenantQuota, TenantRules, TenantSource, TenantTable, TenantsPlan};
+use crate::yaml::parse;
 use crate::yaml::place::{Place, join};
 use crate::yaml::problem::{Checked, Problems, Reported};
-use crate::yaml::tree::{self, Value};
+use crate::yaml::tree::Value;
 use crate::yaml::typed::{Either, Input, Text as _, ValueType as _};
 
 /// The tenants in a file, which must fit these rules.
@@ -86,7 +87,7 @@ pub fn known_tenants(plan: &TenantsPlan) -> Result<Option<TenantTable>, String> 
 /// Reads a tenant's numbers, for example from JSON. The error names the first problem and its cure.
 pub fn tenant(text: &str, rules: &TenantRules) -> Result<TenantQuota, String> {
     let problems = Rc::new(Problems::default());
-    let root = tree::parse_first(text, &problems).flatten();
+    let root = parse::parse_first(text, &problems).flatten();
     let quota =
         root.ok_or(Reported).and_then(|root| tenant_of(Input::root(&root, &problems), rules));
     // An unknown key may be misspelled, so the other keys are not used without it.
@@ -102,7 +103,7 @@ const MOST_PROBLEMS: usize = 10;
 
 /// Reads a file with tenants, and reports its problems.
 fn table(text: &str, rules: &TenantRules, problems: &Rc<Problems>) -> Checked<TenantTable> {
-    let root = tree::parse_data(text, MOST_VALUES, problems).ok_or(Reported)?;
+    let root = parse::parse_data(text, MOST_VALUES, problems).ok_or(Reported)?;
     let Some(root) = root else {
         return Err(problems.error(code::EMPTY_FILE, Place::START, "the file is empty", CURE));
     };

@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue};
 
 use super::tls::TargetTlsFiles;
 use super::value_types::Timeout;
-use crate::file::format;
+use crate::file::{format, urls};
 use crate::yaml::typed::{Flag, List, Named, OneOrMore, Short, Time, Whole, section, texts, words};
 use tollgate_proxy::edits::{EditError, Edits};
 use tollgate_proxy::path::{Ambiguous, normalise};
@@ -149,7 +149,7 @@ fn server(text: &str) -> Result<Address, String> {
         }
         return Ok(Address { endpoint: Endpoint::unix(socket), base_path: String::new() });
     }
-    let uri = format::target(text)?;
+    let uri = urls::target(text)?;
     let base_path = uri.path().trim_end_matches('/').to_owned();
     let scheme = uri.scheme().cloned().unwrap_or(Scheme::HTTP);
     let authority = uri.into_parts().authority.ok_or("it has no host")?;

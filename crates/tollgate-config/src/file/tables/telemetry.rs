@@ -1,7 +1,7 @@
 use http::Uri;
 use tracing::level_filters::LevelFilter;
 
-use crate::file::format;
+use crate::file::{format, urls};
 use crate::yaml::typed::{Hidden, durations, section, texts, words};
 
 section! {
@@ -87,8 +87,8 @@ texts! {
     /// The URL for traces, with `/v1/traces` at its end.
     Collector(text) -> Uri: "a URL such as http://localhost:3000", r"^https?://[^/@?#]+(/[^?#]*)?$" =>
         format::Target::parse(text).and_then(|_| match text.trim_end_matches('/') {
-            base if base.ends_with(TRACES) => format::target(base),
-            base => format::target(&format!("{base}{TRACES}")),
+            base if base.ends_with(TRACES) => urls::target(base),
+            base => urls::target(&format!("{base}{TRACES}")),
         });
 }
 

@@ -1,6 +1,7 @@
 //! `tollgate replay`: a file's decisions for the requests in an access log.
 
 mod client_name;
+mod corrections;
 mod differences;
 mod fail_if;
 mod progress;

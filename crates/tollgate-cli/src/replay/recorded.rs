@@ -14,24 +14,19 @@ use tollgate::denial::Reason;
 use tollgate::key::{
     ClientIp, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
 };
-use tollgate::policy::Cost;
-use tollgate::store::{Micros, StoreError};
-use tollgate_config::plan::{
-    ChargePlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, ReservePlan, Route, SettleBy,
-    Statuses,
-};
-use tollgate_engine::{Charges, Correction, Ending, Limits};
+use tollgate::store::StoreError;
+use tollgate_config::plan::{IdentitySource, Meeting, NoClient, Plan};
+use tollgate_engine::{Charges, Limits};
 use tollgate_gateway::serve::{Met, Planned, Read, Refused, client_ip};
-use tollgate_llm::{Models, Usage};
 use tollgate_proxy::{Fault, Meaning};
-use tollgate_replay::log::{Record, Tokens, Visible};
+use tollgate_replay::log::{Record, Visible};
 use tollgate_replay::{
     Answer, Bounds, Client, Fleet, Instant, Replay, Report, Request as Recording, Resolved,
 };
 
 use super::client_name::Name;
+use super::corrections::{correction, corrects, usage};
 use super::targets::{Place, Targets, describe};
-use crate::worst::refunds;
 
 /// The replay's assumptions about information that logs lack.
 pub(super) const ASSUMPTIONS: [&str; 12] = [
@@ -378,63 +373,4 @@ fn find<'a>(
             Found::Free(name, Some(fault.status()))
         }
     }
-}
-
-/// The logged tokens' cost.
-fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Option<Cost> {
-    let Tokens { model, input, cached_input, output } = record.tokens?;
-    let cached_input = cached_input.min(input);
-    let mut usage = Usage::new(input - cached_input, output);
-    usage.cached_input = cached_input;
-    settle.cost_of(models?.get(model), &usage)
-}
-
-/// Whether a response may correct a charge on this route.
-fn corrects(route: &Route) -> bool {
-    let counts_failures = |charge: ChargePlan<'_>| matches!(charge, ChargePlan::Penalty(penalty) if penalty.failures.is_some());
-    route.limits.all().any(|limit| refunds(limit) || limit.charges().any(counts_failures))
-}
-
-/// How a response corrects a charge.
-fn correction(
-    limit: &LimitPlan,
-    charge: ChargePlan<'_>,
-    record: &Record<'_>,
-) -> Option<Correction> {
-    let policy = charge.any_policy()?;
-    let (counts, stated) = match charge {
-        ChargePlan::InFlight(_) => return None,
-        ChargePlan::Penalty(penalty) => {
-            let failures = penalty.failures.as_ref();
-            (failures.map(|failures| contain(failures, record.status)), None)
-        }
-        ChargePlan::Quota(_) => {
-            // If the client left before the response, the charge is final.
-            let is_known = !matches!(record.status, 0 | 499);
-            let counts = limit.counts.as_ref();
-            let counts = counts.map(|counts| !is_known || contain(counts, record.status));
-            (counts, limit.reserve.as_ref().and_then(|reserve| stated(reserve, record)))
-        }
-    };
-    let forgives = limit.forgives.as_ref().is_some_and(|on| {
-        // A log has no headers and bodies of responses.
-        on.header.is_none() && on.body.is_none() && contain(&on.status, record.status)
-    });
-    Ending { counts, forgives, stated }.correction(policy, Cost::ONE)
-}
-
-fn stated(reserve: &ReservePlan, record: &Record<'_>) -> Option<Cost> {
-    if record.duration.is_some_and(|duration| duration >= Micros::from(reserve.lapse)) {
-        return None;
-    }
-    match reserve.settle {
-        SettleBy::Bytes(unit) => Some(Cost::new(record.bytes.div_ceil(unit))),
-        SettleBy::Header | SettleBy::Trailer | SettleBy::Tokens | SettleBy::Money => None,
-    }
-}
-
-/// False for a request without a status, because its outcome is unknown.
-fn contain(statuses: &[Statuses], status: u16) -> bool {
-    let status = StatusCode::from_u16(status);
-    status.is_ok_and(|status| statuses.iter().any(|it| it.contain(status)))
 }

@@ -81,4 +81,4 @@ impl<St: Inspect> Reload<St> {
     }
 }
 
-const INTERVAL: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_millis(500);

@@ -65,12 +65,6 @@ impl Sentinels {
         &self.nodes[index]
     }
 
-    /// The sentinels.
-    #[must_use]
-    pub fn sentinels(&self) -> &[Redis] {
-        &self.sentinels
-    }
-
     /// The master according to the first sentinel that is up.
     ///
     /// # Panics
@@ -107,20 +101,6 @@ impl Sentinels {
             let logs: Vec<_> = self.sentinels.iter().map(Redis::log).collect();
             panic!("node {old} was not replaced within {PATIENCE:?}:\n{}", logs.join("\n\n"))
         })
-    }
-
-    /// Waits until a data node that was replaced follows the new master.
-    ///
-    /// A master that was stopped or disconnected accepts writes until a sentinel demotes it, which
-    /// takes 10 s or more. With Redis 7 it is faster because the sentinels here use shorter
-    /// periods.
-    ///
-    /// # Panics
-    ///
-    /// If this takes longer than a minute.
-    pub fn wait_until_follows(&self, node: usize) {
-        let what = format!("node {node} follows");
-        until(&what, 2 * PATIENCE, || (self.nodes[node].info("role") == "slave").then_some(()));
     }
 
     fn master_by(&self, sentinel: &Redis) -> usize {

@@ -50,4 +50,4 @@ pub async fn until_async<T>(
 }
 
 /// Short compared to the awaited event, and long compared to a poll.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(10);

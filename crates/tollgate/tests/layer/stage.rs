@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use tollgate::key::Key;
+use tollgate::observe::{Inspect, StoreReport};
 use tollgate::policy::Cost;
 use tollgate::store::{
     BoxFuture, Charge, Micros, Overrides, PenaltyBlock, Receipt, Reply, Settlement, StoreError,
@@ -71,11 +72,6 @@ impl<S: Store> Staged<S> {
     /// Stops failing calls.
     pub(crate) fn recover(&self) {
         *self.stage.fault.lock() = None;
-    }
-
-    /// Whether every call fails.
-    pub(crate) fn fails(&self) -> bool {
-        self.stage.fault.lock().is_some()
     }
 
     /// Delays all answers until `release`.
@@ -169,11 +165,26 @@ impl<S: Store> Store for Staged<S> {
         Reply::pending(self.answer(|store| store.block(policy, key, block)))
     }
 
+    fn name(&self) -> &'static str {
+        "stage"
+    }
+
     fn has_local_fallback(&self) -> bool {
         self.store.has_local_fallback()
     }
 
     fn overrides(&self) -> Option<Overrides> {
         self.store.overrides()
+    }
+}
+
+/// Its breaker is open while it fails.
+impl<S: Store> Inspect for Staged<S> {
+    fn inspect(&self) -> StoreReport {
+        let fails = self.stage.fault.lock().is_some();
+        let mut report = StoreReport::new("stage", 0);
+        (report.breaker, report.is_available) =
+            (Some(if fails { "down" } else { "closed" }), !fails);
+        report
     }
 }

@@ -1,10 +1,11 @@
 //! The store with exactly the permissions that docs/deployment.md grants.
 
-use std::time::Duration;
-
 use tollgate_core::{Cost, Key, Micros, Override, OverrideChange, Policy, Quota, Store, StoreExt};
-use tollgate_redis::{RedisStore, RedisStoreBuilder, RedisWarning};
-use tollgate_test_servers::{Cluster, Redis, until};
+use tollgate_redis::RedisWarning;
+use tollgate_test_servers::{Cluster, Redis};
+
+use crate::cluster::connect;
+use crate::support::patient;
 
 const DEPLOYMENT: &str = include_str!("../../../../docs/deployment.md");
 
@@ -38,22 +39,6 @@ fn with_user(url: &str) -> String {
     url.replacen("://", "://tollgate:PASSWORD@", 1)
 }
 
-fn builder(url: &str) -> RedisStoreBuilder {
-    RedisStore::builder(url).expect("a URL").timeout(PATIENCE)
-}
-
-/// Connects, and waits until each server has been checked.
-async fn connect(builder: RedisStoreBuilder) -> RedisStore {
-    let store = builder.connect().expect("settings");
-    tokio::time::timeout(PATIENCE, store.connected()).await.expect("a connection");
-    tokio::task::block_in_place(|| {
-        until("the servers are looked at", PATIENCE, || {
-            store.reports().iter().all(|report| report.version.is_some()).then_some(())
-        });
-    });
-    store
-}
-
 fn policy() -> Policy {
     Policy::fixed_window_counter("p", Quota::per_day(10)).expect("builds")
 }
@@ -63,7 +48,7 @@ fn policy() -> Policy {
 #[tokio::test(flavor = "multi_thread")]
 async fn documented_rights_suffice_for_a_server() {
     let redis = Redis::builder().set("maxmemory-policy", "noeviction").start();
-    let store = connect(builder(&url(&redis))).await;
+    let store = connect(patient(&url(&redis))).await;
     let report = store.reports().remove(0);
     assert_eq!(report.warnings, []);
     assert!(report.clock_ahead.is_some() && report.maxmemory_policy.is_some(), "{report:?}");
@@ -74,7 +59,7 @@ async fn documented_rights_suffice_for_a_server() {
     let it = Override { policy, subject, change: OverrideChange::Block, until };
     assert!(!overrides.set(&Key::GLOBAL, it).await.unwrap());
     assert!(overrides.remove("p", &Key::GLOBAL).await.unwrap());
-    let values = builder(&url(&redis)).values().unwrap();
+    let values = patient(&url(&redis)).values().unwrap();
     assert_eq!(values.field("tollgate:tenants", "acme").await.unwrap(), None);
     assert_eq!(values.get("tollgate:tenant:acme").await.unwrap(), None);
 }
@@ -83,7 +68,7 @@ async fn documented_rights_suffice_for_a_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn documented_rights_suffice_for_a_cluster() {
     let cluster = Cluster::builder().replicas(0).start();
-    let store = connect(builder(&cluster_url(&cluster))).await;
+    let store = connect(patient(&cluster_url(&cluster))).await;
     for report in store.reports() {
         assert_eq!(report.warnings, []);
     }
@@ -107,5 +92,3 @@ fn rights_warning_matches_documentation() {
     assert!(asked.len() > 10, "{warning}");
     assert!(asked.iter().all(|right| documented.contains(right)), "{warning}");
 }
-
-const PATIENCE: Duration = Duration::from_secs(10);

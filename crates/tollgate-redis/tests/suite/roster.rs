@@ -91,17 +91,6 @@ async fn count_survives_loss_of_data() {
     assert!(admitted(&processes, &policy("p")).await <= QUOTA);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn cluster_counts_processes() {
-    let cluster = Cluster::start();
-    let processes: Vec<_> = (0..2).map(|_| process(&cluster.url())).collect();
-    until_counted(&processes, 2).await;
-    for node in 0..3 {
-        cluster.node(node).kill();
-    }
-    assert_eq!(admitted(&processes, &policy("p")).await, QUOTA);
-}
-
 /// A client of each process, which charges one unit after the other.
 struct Load {
     /// The units that the processes' local stores admitted.

@@ -7,29 +7,18 @@ use std::time::Duration;
 use fastrand::Rng;
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Policy, Quota, Refill, Resolution,
-    Settlement, Timestamp,
+    Algorithm, Charge, Cost, Key, Kind, Micros, Policy, Quota, Settlement, Timestamp,
 };
 use tollgate_store_tests::reference::Reference;
 use tollgate_store_tests::seeds;
 
-use crate::support::Server;
 use crate::support::pair::Pair;
+use crate::support::{Server, modes};
 
-const MODES: [Algorithm; 9] = [
-    Algorithm::FixedWindowCounter,
-    EXACT,
-    THOUSANDTH,
-    Algorithm::SlidingWindowCounter,
-    Algorithm::TokenBucket { refill: Refill::Greedy },
-    INTERVAL,
-    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
-    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
-    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(Micros::new(9_000)) } },
-];
-const INTERVAL: Algorithm = Algorithm::TokenBucket { refill: Refill::Interval };
-const EXACT: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
-const THOUSANDTH: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth };
+const MODES: [Algorithm; 9] = modes(9_000);
+const EXACT: Algorithm = MODES[1];
+const THOUSANDTH: Algorithm = MODES[2];
+const INTERVAL: Algorithm = MODES[5];
 
 fn policy(limit: u64, window: u64, kind: impl Into<Kind>) -> Policy {
     Policy::new("p", Quota::new(limit, Duration::from_micros(window)), kind).expect("builds")

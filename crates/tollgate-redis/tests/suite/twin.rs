@@ -47,7 +47,7 @@ fn script_matches_the_core() {
 /// Logs with hundreds or thousands of entries, which are read in parts and written in place.
 #[test]
 fn long_logs_match_the_core() {
-    run(Family::LongLogs, 4);
+    run(Family::LongLogs, 8);
 }
 
 /// The path for logs with thousands of entries, from 300 entries on.

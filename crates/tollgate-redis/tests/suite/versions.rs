@@ -17,27 +17,16 @@ use std::time::Duration;
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
     Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId,
-    Refill, Resolution, Timestamp,
+    Refill, Timestamp,
 };
 use tollgate_redis::protocol::{Ask, Batch, KeyedCharge, ScriptAnswer, Spent, TEXT};
 use tollgate_store_tests::reference::Reference;
 
-use crate::support::{ScriptClient, Server, Value};
+use crate::support::{ScriptClient, Server, Value, modes};
 
-const EXACT: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+const MODES: [Algorithm; 9] = modes(400_000);
 
-const KINDS: [Kind; 11] = [
-    Kind::Limit(Algorithm::FixedWindowCounter),
-    Kind::Limit(EXACT),
-    Kind::Limit(Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth }),
-    Kind::Limit(Algorithm::SlidingWindowCounter),
-    Kind::Limit(Algorithm::TokenBucket { refill: Refill::Greedy }),
-    Kind::Limit(Algorithm::TokenBucket { refill: Refill::Interval }),
-    Kind::Limit(Algorithm::LeakyBucket { mode: LeakyMode::Meter }),
-    Kind::Limit(Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } }),
-    Kind::Limit(Algorithm::LeakyBucket {
-        mode: LeakyMode::Queue { max_wait: Some(Micros::new(400_000)) },
-    }),
+const OTHERS: [Kind; 2] = [
     Kind::Limit(Algorithm::ConcurrentRequests),
     Kind::Penalty(Terms {
         block: Micros::new(300_000),
@@ -101,9 +90,10 @@ fn scenes() -> impl Iterator<Item = Scene> {
         let quota = Quota::new(limit, Duration::from_secs(1));
         Scene { policy: Policy::new(name, quota, kind).expect("builds"), steps }
     };
-    let short = KINDS.map(|kind| scene("short", 10, kind, 24));
+    let kinds = MODES.into_iter().map(Kind::Limit).chain(OTHERS);
+    let short = kinds.map(move |kind| scene("short", 10, kind, 24));
     // Long enough to be written in place.
-    short.into_iter().chain(iter::once(scene("long", 300, EXACT.into(), 170)))
+    short.chain(iter::once(scene("long", 300, MODES[1].into(), 170)))
 }
 
 /// A scene and its reference, which predicts each reply.

@@ -8,51 +8,48 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tollgate_core::{Cost, Key, Policy, StoreExt};
 use tollgate_redis::{BreakerState, RedisStore};
-use tollgate_test_servers::{Cluster, until, until_async};
+use tollgate_test_servers::{Cluster, Redis, until, until_async};
 
 use super::load::{Load, Tally};
 use super::{MINUTE, PATIENCE, builder, connect, is_on, keys, masters, policy, remaining, slot};
 
+with_one_cluster! {
+    one_node_is_busy_or_full:
+    unpolled_requests_block_no_others
+    slots_of_a_node_share_calls
+    full_node_still_denies
+}
+
 /// Requests to healthy nodes must not time out while many tests share the machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn dead_master_only_fails_its_slots() {
-    let cluster = Cluster::start();
-    let shards = Shards::begin(&cluster).await;
-    let heir = tokio::task::block_in_place(|| {
-        shards.go_on(&[0, 1, 2]);
-        cluster.node(1).kill();
-        shards.go_on(&[0, 2]);
-        let heir = cluster.wait_for_failover(shards.slot(1), 1);
-        shards.go_on(&[1, 0, 2]);
-        // The old master returns as a replica of the new master.
-        cluster.node(1).restart();
-        cluster.wait_until_ok();
-        shards.go_on(&[0, 1, 2]);
-        heir
-    });
-    assert_ne!(heir, 1);
-    shards.end().await.assert_all_admitted(&[0, 2]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn frozen_master_only_fails_its_slots() {
+/// The old master returns as a replica of the new one.
+async fn lost_master_only_fails_its_slots(lose: impl Fn(&Redis), return_it: impl Fn(&Redis)) {
     let cluster = Cluster::start();
     let shards = Shards::begin(&cluster).await;
     tokio::task::block_in_place(|| {
         shards.go_on(&[0, 1, 2]);
-        cluster.node(1).stop();
+        lose(cluster.node(1));
         shards.go_on(&[0, 2]);
         let heir = cluster.wait_for_failover(shards.slot(1), 1);
         assert_ne!(heir, 1);
-        // The old master still holds its connections, but is silent.
         shards.go_on(&[1, 0, 2]);
-        cluster.node(1).cont();
+        return_it(cluster.node(1));
         cluster.wait_until_ok();
         shards.go_on(&[0, 1, 2]);
     });
     shards.end().await.assert_all_admitted(&[0, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn dead_master_only_fails_its_slots() {
+    lost_master_only_fails_its_slots(|node| node.kill(), |node| node.restart()).await;
+}
+
+/// The old master still holds its connections, but is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn frozen_master_only_fails_its_slots() {
+    lost_master_only_fails_its_slots(|node| node.stop(), |node| node.cont()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -75,10 +72,8 @@ async fn manual_failover_loses_no_units() {
 }
 
 /// Futures that are not polled: their requests are not sent, and they use no capacity on the node.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn unpolled_requests_block_no_others() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn unpolled_requests_block_no_others(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let policy = policy("p", 10);
     let many: Vec<_> = keys(&store, is_on(0)).take(401).collect();
     let (last, many) = many.split_last().expect("keys");
@@ -102,11 +97,9 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> bool {
 
 /// The requests that wait for a node share a call. Before Redis 7 each slot needs a separate
 /// script.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn slots_of_a_node_share_calls() {
-    let cluster = masters();
+async fn slots_of_a_node_share_calls(cluster: &Cluster) {
     let scripts = if cluster.node(0).allows_cross_slot() { 1 } else { 50 };
-    let store = connect(builder(&cluster).max_calls(1)).await;
+    let store = connect(builder(cluster).max_calls(1)).await;
     let policy = policy("p", 10);
     let many: Vec<_> = keys(&store, is_on(0)).take(50).collect();
     // Learn the node's time now, so the requests need no time query.
@@ -137,10 +130,8 @@ async fn slots_of_a_node_share_calls() {
 }
 
 /// Redis rejects a cross-slot call as a unit, but answers separately for each slot.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn full_node_still_denies() {
-    let cluster = masters();
-    let store = connect(builder(&cluster).max_calls(1)).await;
+async fn full_node_still_denies(cluster: &Cluster) {
+    let store = connect(builder(cluster).max_calls(1)).await;
     let (policy, node) = (policy("p", 1), cluster.node(0));
     let many: Vec<_> = keys(&store, is_on(0)).take(20).collect();
     for key in &many[1..] {

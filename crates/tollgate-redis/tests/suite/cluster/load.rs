@@ -47,7 +47,7 @@ impl Load {
                     tally.ask(&store, &policies, &key).await;
                     admitted.fetch_add(tally.admitted - before, Ordering::Relaxed);
                     // Leave time for other processes.
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 tally
             });

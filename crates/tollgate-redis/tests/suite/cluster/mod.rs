@@ -1,4 +1,20 @@
-//! The store with a Redis Cluster and with Sentinels, which the tests start and break themselves.
+//! The store with a Redis Cluster, which the tests start and break themselves.
+#![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
+
+/// Runs scenes one after another with the same three masters, because a Cluster starts slowly. Each
+/// store has its own namespace.
+macro_rules! with_one_cluster {
+    ($test:ident: $($scene:ident)*) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn $test() {
+            let cluster = masters();
+            $(
+                println!(stringify!($scene));
+                $scene(&cluster).await;
+            )*
+        }
+    };
+}
 
 mod conformance;
 mod failing;
@@ -6,10 +22,8 @@ mod joining;
 pub(crate) mod load;
 mod moving;
 mod queries;
-mod sentinel;
 mod several;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fred::util::redis_keyslot;
@@ -17,8 +31,7 @@ use tollgate_core::{Key, Policy, Quota, StoreExt};
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
 use tollgate_test_servers::{Cluster, RedisBuilder, until};
 
-/// Many servers share this machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::support::{PATIENCE, connected, separate};
 
 /// A test fails if it waits this long for an event. Many servers share this machine, so no event
 /// has to be fast.
@@ -36,19 +49,12 @@ fn builder(cluster: &Cluster) -> RedisStoreBuilder {
 }
 
 fn builder_at(url: &str) -> RedisStoreBuilder {
-    static STORES: AtomicU32 = AtomicU32::new(0);
-    let namespace = format!("tollgate:store-{}", STORES.fetch_add(1, Ordering::Relaxed));
-    RedisStore::builder(url)
-        .expect("a URL")
-        .namespace(namespace)
-        .deny_cache(Duration::ZERO)
-        .timeout(PATIENCE)
+    separate(url).deny_cache(Duration::ZERO)
 }
 
-async fn connect(builder: RedisStoreBuilder) -> RedisStore {
-    let store = builder.connect().expect("settings");
-    store.connected().await;
-    // Wait until each server has been checked, so the check's calls are not counted.
+/// Connects, and waits until each server has been checked, so the check's calls are not counted.
+pub(crate) async fn connect(builder: RedisStoreBuilder) -> RedisStore {
+    let store = connected(builder).await;
     let looked = || store.reports().iter().all(|report| report.version.is_some());
     tokio::task::block_in_place(|| {
         until("the servers are looked at", PATIENCE, || looked().then_some(()))

@@ -10,12 +10,20 @@ use tollgate_test_servers::{Cluster, RedisBuilder, Value, skip, until};
 use super::load::Load;
 use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
 
+with_one_cluster! {
+    slots_move:
+    moving_slot_charges_requests_once
+    node_reports_keys_of_other_nodes
+    split_keys_delay_a_request
+    missing_keys_wait_for_moved_slot
+    split_keys_split_a_call
+    new_node_loads_the_script
+}
+
 /// A slot moves back and forth under load. Some requests need two keys in it, and some need keys on
 /// another node.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn moving_slot_charges_requests_once() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn moving_slot_charges_requests_once(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let [moving, staying] = [0, 2].map(|node| keys(&store, is_on(node)).next().unwrap());
     let (policy, other) = (policy("p", 1_000_000), policy("other", 2_000_000));
     let slot = slot(&store, &policy, &moving);
@@ -112,19 +120,18 @@ async fn clock_difference_bounds_refill_after_move() {
 }
 
 /// The node does not have all slots in the call.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn node_reports_keys_of_other_nodes() {
-    let cluster = masters();
+async fn node_reports_keys_of_other_nodes(cluster: &Cluster) {
     if !cluster.node(0).allows_cross_slot() {
         return skip("before Redis 7, no script may use keys of several slots");
     }
-    let store = connect(builder(&cluster)).await;
+    let store = connect(builder(cluster)).await;
     let policy = policy("p", 10);
     let mut ours = keys(&store, is_on(0));
     let (kept, moving) = (ours.next().unwrap(), ours.next().unwrap());
     let other = keys(&store, is_on(1)).next().unwrap();
     // A missing key must be created at the node that the slot moves to.
-    let migration = cluster.migration(slot(&store, &policy, &moving), 2);
+    let slot = slot(&store, &policy, &moving);
+    let migration = cluster.migration(slot, 2);
     let mut batch = Batch::new(1);
     batch.set_cross_slot();
     for key in [&kept, &other, &moving, &kept] {
@@ -146,19 +153,24 @@ async fn node_reports_keys_of_other_nodes() {
     for (key, left) in [(&kept, 8), (&other, 10), (&moving, 10)] {
         assert_eq!(remaining(&store, &policy, key).await, left);
     }
+    move_back(cluster, slot);
+}
+
+/// The scenes use the same slots.
+fn move_back(cluster: &Cluster, slot: u16) {
+    tokio::task::block_in_place(|| cluster.migrate(slot, 0));
 }
 
 /// While a request's keys are split over two nodes, neither can decide it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn split_keys_delay_a_request() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn split_keys_delay_a_request(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let key = keys(&store, is_on(0)).next().unwrap();
     let policies = [policy("one", 10), policy("two", 20)];
     let charges = policies.each_ref().map(|policy| Charge::new(policy, &key, Cost::ONE));
     assert!(store.decide(&charges).await.unwrap().is_admitted());
 
-    let migration = cluster.migration(slot(&store, &policies[0], &key), 1);
+    let slot = slot(&store, &policies[0], &key);
+    let migration = cluster.migration(slot, 1);
     assert_eq!(migration.move_keys(1), 1);
     let refused = || store.stats().refused;
     let before = refused();
@@ -183,18 +195,18 @@ async fn split_keys_delay_a_request() {
     for (policy, limit) in policies.iter().zip([10, 20]) {
         assert_eq!(remaining(&store, policy, &key).await, limit - 5);
     }
+    move_back(cluster, slot);
 }
 
 /// The old node redirects requests for keys that it lacks, and the new node only accepts one
 /// missing key per request.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn missing_keys_wait_for_moved_slot() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn missing_keys_wait_for_moved_slot(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let key = keys(&store, is_on(0)).next().unwrap();
     let policies = [policy("one", 10), policy("two", 20)];
     let charges = policies.each_ref().map(|policy| Charge::new(policy, &key, Cost::ONE));
-    let migration = cluster.migration(slot(&store, &policies[0], &key), 1);
+    let slot = slot(&store, &policies[0], &key);
+    let migration = cluster.migration(slot, 1);
     let refused = || store.stats().refused;
     let waiting = tokio::spawn(store.decide(&charges));
     tokio::task::block_in_place(|| {
@@ -206,13 +218,12 @@ async fn missing_keys_wait_for_moved_slot() {
     for (policy, limit) in policies.iter().zip([10, 20]) {
         assert_eq!(remaining(&store, policy, &key).await, limit - 1);
     }
+    move_back(cluster, slot);
 }
 
 /// No request waits for another request's keys.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn split_keys_split_a_call() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn split_keys_split_a_call(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let policy = policy("p", 1_000);
     let first = keys(&store, is_on(0)).next().unwrap();
     let slot = slot(&store, &policy, &first);
@@ -237,13 +248,12 @@ async fn split_keys_split_a_call() {
     for key in &neighbours {
         assert_eq!(remaining(&store, &policy, key).await, 1_000 - 101);
     }
+    move_back(cluster, slot);
 }
 
 /// The node that the keys move to has never seen the script.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn new_node_loads_the_script() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn new_node_loads_the_script(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let (policy, key) = (policy("p", 10), keys(&store, is_on(0)).next().unwrap());
     let migration = cluster.migration(slot(&store, &policy, &key), 1);
     cluster.node(1).cmd(&["SCRIPT", "FLUSH"]);

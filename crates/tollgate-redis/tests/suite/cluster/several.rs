@@ -9,15 +9,26 @@ use tollgate_core::{
     Charge, Cost, Key, Lease, Outcome, Policy, Quota, ReceiptId, Settlement, Source, Store,
     StoreExt,
 };
-use tollgate_test_servers::until;
+use tollgate_test_servers::{Cluster, until};
 
 use super::{PATIENCE, builder, connect, is_on, keys, masters, policy, quota, remaining};
 
+with_one_cluster! {
+    keys_in_several_slots:
+    denial_refunds_and_reports_remaining
+    cross_slot_denials_are_refunded
+    cross_slot_leases_never_overspend
+    machine_copies_refund_own_charges
+    cross_slot_denials_are_not_cached
+    receipts_settle_in_their_slots
+    queue_is_charged_last
+    queues_in_two_slots_are_refused
+    shadow_affects_no_request
+}
+
 /// In 400 concurrent requests, the addresses' quotas add up to more than the global quota.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn cross_slot_denials_are_refunded() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn cross_slot_denials_are_refunded(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let pairs = [
         (policy("global", 100), policy("address", 20)),
         (
@@ -72,10 +83,8 @@ async fn cross_slot_denials_are_refunded() {
 }
 
 /// Without blocks each slot is called in turn. With blocks a replica answers immediately.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn cross_slot_leases_never_overspend() {
-    let cluster = masters();
-    let builder = builder(&cluster);
+async fn cross_slot_leases_never_overspend(cluster: &Cluster) {
+    let builder = builder(cluster);
     let (store, other) = (connect(builder.clone()).await, connect(builder).await);
     let leased = |name| policy(name, 4_000).with_lease(Lease::of(1, 10)).unwrap();
     let (global, address) = (leased("global"), leased("address"));
@@ -96,10 +105,8 @@ async fn cross_slot_leases_never_overspend() {
     assert!(admitted <= 4_000 && admitted > 3_000 && leased > 1_000, "{admitted}, {leased}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn denial_refunds_and_reports_remaining() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn denial_refunds_and_reports_remaining(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let (global, address) = (policy("global", 3), policy("address", 10));
     let (wide, key) = (policy("wide", 50), Key::from("10.0.0.1"));
     let network = Key::from("10.0.0.0/24");
@@ -154,10 +161,8 @@ async fn denial_refunds_and_reports_remaining() {
 }
 
 /// Machine copies number their receipts equally, but each copy settles its own receipts.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn machine_copies_refund_own_charges() {
-    let cluster = masters();
-    let builder = builder(&cluster).seed(7);
+async fn machine_copies_refund_own_charges(cluster: &Cluster) {
+    let builder = builder(cluster).seed(7);
     let copies = [connect(builder.clone()).await, connect(builder).await];
     let (global, address) = (policy("global", 20), policy("address", 10));
     let key = keys(&copies[0], is_on(0)).next().unwrap();
@@ -176,10 +181,8 @@ async fn machine_copies_refund_own_charges() {
 }
 
 /// Refunded units may admit the next request, so such denials are not remembered.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn cross_slot_denials_are_not_cached() {
-    let cluster = masters();
-    let store = connect(builder(&cluster).deny_cache(PATIENCE)).await;
+async fn cross_slot_denials_are_not_cached(cluster: &Cluster) {
+    let store = connect(builder(cluster).deny_cache(PATIENCE)).await;
     let (global, address, alone) = (policy("global", 1), policy("address", 14), policy("alone", 1));
     let key = Key::from("10.0.0.1");
     let both =
@@ -198,10 +201,8 @@ async fn cross_slot_denials_are_not_cached() {
     assert_eq!(store.stats().deny_cache_hits, 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn receipts_settle_in_their_slots() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn receipts_settle_in_their_slots(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let (global, address) = (policy("global", 100), policy("address", 10));
     let key = Key::from("10.0.0.1");
     let charges = [
@@ -219,10 +220,8 @@ async fn receipts_settle_in_their_slots() {
     assert_eq!(remaining(&store, &address, &key).await, 8);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn queue_is_charged_last() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn queue_is_charged_last(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let queue = Policy::leaky_bucket("queue", Quota::per_hour(5)).unwrap();
     let (global, key) = (policy("global", 2), Key::from("upload"));
     let charges =
@@ -239,10 +238,8 @@ async fn queue_is_charged_last() {
 
 /// Two nodes cannot agree on the instant at which a request leaves. With the same key, both queues
 /// share a slot.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn queues_in_two_slots_are_refused() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn queues_in_two_slots_are_refused(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let log = |name| {
         let policy = Policy::sliding_window_log(name, Quota::per_hour(1)).unwrap();
         policy.with_queue(Duration::from_secs(7_200)).unwrap()
@@ -262,10 +259,8 @@ const SHORT: Duration = Duration::from_millis(1_500);
 
 /// A shadow policy neither denies requests nor is charged for requests that other policies deny,
 /// and its node may be down.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn shadow_affects_no_request() {
-    let cluster = masters();
-    let store = connect(builder(&cluster).timeout(SHORT)).await;
+async fn shadow_affects_no_request(cluster: &Cluster) {
+    let store = connect(builder(cluster).timeout(SHORT)).await;
     let (enforced, shadow) = (policy("enforced", 3), policy("shadow", 2));
     let here = keys(&store, is_on(0)).next().unwrap();
     let there = keys(&store, is_on(1)).next().unwrap();

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use tokio::task::block_in_place;
 use tokio::time::sleep;
-use tollgate::key::Key;
 use tollgate::policy::Cost;
-use tollgate::{Policy, Quota, StoreExt};
+use tollgate::{Policy, Quota};
 use tollgate_redis::protocol::{Batch, KeyedCharge, ScriptAnswer};
 use tollgate_test_servers::{Redis, skip, until};
 
@@ -41,21 +40,6 @@ async fn full_server_charges_no_request() {
     let redis = Redis::builder().max_memory("100mb", "noeviction").start();
     let refuse = |redis: &Redis| set(redis, "maxmemory", "1");
     assert_uncharged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
-}
-
-/// A denial does not write.
-#[tokio::test(flavor = "multi_thread")]
-async fn full_server_still_denies() {
-    let redis = Redis::start();
-    let scene = Scene::patient(&redis.url()).await;
-    let policy = Policy::token_bucket("full", Quota::per_day(1)).expect("builds");
-    let charge = || scene.store().charge(&policy, &Key::GLOBAL, Cost::ONE);
-    assert!(charge().await.expect("all is well").is_admitted());
-    set(&redis, "maxmemory", "1");
-    assert!(!charge().await.expect("a denial").is_admitted());
-    let other = Key::from("other");
-    let error = scene.store().charge(&policy, &other, Cost::ONE).await.expect_err("no memory");
-    assert!(!error.may_have_charged(), "{error}");
 }
 
 /// Requests that share a call, on the plain path and on the general path.

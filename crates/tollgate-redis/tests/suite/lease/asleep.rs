@@ -9,15 +9,13 @@ use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
 
 use super::{ALGORITHMS, TTL, ask, policy, until_leased};
+use crate::support::{connected, patient};
 
 /// Returns a store with a manual clock. Timers and Redis' clock run normally.
 async fn store(server: &Redis) -> (RedisStore, Arc<AtomicU64>) {
     let clock = Arc::new(AtomicU64::new(7_000_000));
-    let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(10));
-    let builder = builder.deny_cache(Duration::from_secs(60)).clock(Arc::clone(&clock));
-    let store = builder.connect().unwrap();
-    tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
-    (store, clock)
+    let builder = patient(&server.url()).deny_cache(Duration::from_secs(60));
+    (connected(builder.clock(Arc::clone(&clock))).await, clock)
 }
 
 #[tokio::test]

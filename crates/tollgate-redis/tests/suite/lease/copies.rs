@@ -8,15 +8,11 @@ use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
 
 use super::{ask, drain, until_all_is_spent, until_leased};
+use crate::support::{connected, patient};
 
 async fn copies(server: &Redis) -> [RedisStore; 2] {
-    let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(10));
-    let builder = builder.deny_cache(Duration::ZERO).seed(7);
-    let copies = [builder.clone().connect().unwrap(), builder.connect().unwrap()];
-    for copy in &copies {
-        tokio::time::timeout(Duration::from_secs(20), copy.connected()).await.unwrap();
-    }
-    copies
+    let builder = patient(&server.url()).deny_cache(Duration::ZERO).seed(7);
+    [connected(builder.clone()).await, connected(builder).await]
 }
 
 /// A limit per 400 days. A replica may hold part of it for as long.

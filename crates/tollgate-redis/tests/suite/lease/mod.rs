@@ -13,22 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate_core::{
-    Algorithm, Cost, Key, LeakyMode, Lease, Policy, Quota, Refill, Resolution, Source, StoreExt,
-    Verdict,
-};
+use tollgate_core::{Algorithm, Cost, Key, Lease, Policy, Quota, Source, StoreExt, Verdict};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
 
+use crate::support::{connected, modes, patient};
+
 /// The algorithms that support leases.
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::FixedWindowCounter,
-    Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
-    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
-    Algorithm::SlidingWindowCounter,
-    Algorithm::TokenBucket { refill: Refill::Greedy },
-    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
-];
+const ALGORITHMS: [Algorithm; 6] = {
+    let [fixed, exact, thousandth, sliding, greedy, _interval, meter, ..] = modes(0);
+    [fixed, exact, thousandth, sliding, greedy, meter]
+};
 
 const TTL: u64 = 1_000_000;
 
@@ -53,11 +48,7 @@ impl Scene {
     }
 
     async fn store(&self) -> RedisStore {
-        let builder = RedisStore::builder(&self.server.url()).unwrap();
-        let builder = builder.timeout(Duration::from_secs(10)).time(Arc::clone(&self.time));
-        let store = builder.connect().unwrap();
-        tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
-        store
+        connected(patient(&self.server.url()).time(Arc::clone(&self.time))).await
     }
 
     fn now(&self) -> u64 {

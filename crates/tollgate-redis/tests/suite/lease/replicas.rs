@@ -7,13 +7,7 @@ use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Redis, until_async};
 
 use super::{ask, until_leased};
-
-async fn connected(url: &str) -> RedisStore {
-    let builder = RedisStore::builder(url).unwrap().timeout(Duration::from_secs(10));
-    let store = builder.connect().unwrap();
-    tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
-    store
-}
+use crate::support::{connected, patient};
 
 fn daily(limit: u64) -> Policy {
     let policy = Policy::sliding_window_log("p", Quota::per_day(limit)).unwrap();
@@ -27,7 +21,7 @@ async fn busy_replicas_rarely_call_redis() {
     let mut tasks = tokio::task::JoinSet::new();
     let mut stores = Vec::new();
     for _ in 0..3 {
-        let store = connected(&server.url()).await;
+        let store = connected(patient(&server.url())).await;
         stores.push(store.clone());
         for _ in 0..8 {
             let (store, policy) = (store.clone(), policy.clone());
@@ -58,10 +52,10 @@ async fn unspent_units_return_before_lapsing() {
     let policy = Policy::sliding_window_log("p", Quota::per_day(10_000)).unwrap();
     // The task that returns the block has one second, even on a busy machine.
     let policy = policy.with_lease(Lease::of(1, 10).ttl(Duration::from_secs(4))).unwrap();
-    let store = connected(&server.url()).await;
+    let store = connected(patient(&server.url())).await;
     let (_, taken) = until_leased(&store, &policy).await;
     // No more requests arrive, so the block is returned after three seconds.
-    let other = connected(&server.url()).await;
+    let other = connected(patient(&server.url())).await;
     let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     until_async("the block is returned", Duration::from_secs(15), async || {
         let left = other.peek(&exact, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;

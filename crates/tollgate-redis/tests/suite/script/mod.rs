@@ -5,27 +5,16 @@ mod foreign;
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use tollgate_core::{
-    Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, Refill, Resolution, Timestamp,
-    Verdict,
-};
+use tollgate_core::{Algorithm, Cost, Micros, Outcome, Policy, Quota, Timestamp, Verdict};
 use tollgate_redis::protocol::{Ask, Batch, Fault, KeyedCharge, ScriptAnswer};
 use tollgate_store_tests::{seed, seeds};
 
-use crate::support::{ScriptClient, Server, Value};
+use crate::support::{ScriptClient, Server, Value, modes};
 
-const MODES: [Algorithm; 10] = [
-    Algorithm::FixedWindowCounter,
-    Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
-    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
-    Algorithm::SlidingWindowCounter,
-    Algorithm::TokenBucket { refill: Refill::Greedy },
-    Algorithm::TokenBucket { refill: Refill::Interval },
-    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
-    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
-    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(Micros::new(400)) } },
-    Algorithm::ConcurrentRequests,
-];
+const MODES: [Algorithm; 10] = {
+    let [a, b, c, d, e, f, g, h, i] = modes(400);
+    [a, b, c, d, e, f, g, h, i, Algorithm::ConcurrentRequests]
+};
 
 fn policy(name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
     Policy::new(name, Quota::new(limit, Duration::from_micros(window)), algorithm).expect("builds")

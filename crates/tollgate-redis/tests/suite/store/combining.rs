@@ -1,14 +1,12 @@
 //! Many requests share a call, and each is decided as if it were alone.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate_core::{
     Charge, Cost, Key, Policy, Quota, Receipt, ReceiptId, Settlement, Store, StoreExt,
 };
-use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Flow, Proxy, Redis};
 
 use super::{charge, connected, patient, policy};
@@ -186,24 +184,6 @@ async fn another_process_settles_and_resets() {
     assert_eq!(one.peek(&policy, &key).await.unwrap().decisions()[0].remaining, 90);
     other.reset(&policy, &key).await.unwrap();
     assert_eq!(one.peek(&policy, &key).await.unwrap().decisions()[0].remaining, 100);
-}
-
-#[tokio::test]
-async fn replicas_share_a_limit() {
-    let server = Redis::start();
-    let stores: Vec<RedisStore> = {
-        let mut stores = Vec::new();
-        for _ in 0..3 {
-            stores.push(connected(patient(&server.url())).await);
-        }
-        stores
-    };
-    let policy = Arc::new(policy(100));
-    let mut admitted = 0;
-    for n in 0..150 {
-        admitted += u64::from(charge(&stores[n % 3], &policy, "k", 1).await.is_admitted());
-    }
-    assert_eq!(admitted, 100);
 }
 
 /// More charges than a call may have keys, but only one key.

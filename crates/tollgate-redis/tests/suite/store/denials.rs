@@ -134,15 +134,6 @@ async fn penalty_is_cached_once_it_blocks() {
 const DAY: Duration = Duration::from_secs(86_400);
 
 #[tokio::test]
-async fn raised_quota_misses_the_cache() {
-    let server = Redis::start();
-    let store = cached(&server).await;
-    charge(&store, &policy(1), "k", 1).await;
-    assert!(!charge(&store, &policy(1), "k", 1).await.is_admitted());
-    assert!(charge(&store, &policy(2), "k", 1).await.is_admitted());
-}
-
-#[tokio::test]
 async fn own_reset_clears_the_cache() {
     let server = Redis::start();
     let store = cached(&server).await;

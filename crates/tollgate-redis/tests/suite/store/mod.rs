@@ -10,21 +10,10 @@ pub(crate) mod layered;
 mod out_of_step;
 mod remembered;
 
-use std::time::Duration;
-
 use tollgate_core::{Cost, Key, Policy, Quota, StoreExt, Verdict};
-use tollgate_redis::{RedisStore, RedisStoreBuilder};
+use tollgate_redis::RedisStore;
 
-/// Settings for a machine that is busy with other tests.
-fn patient(url: &str) -> RedisStoreBuilder {
-    RedisStore::builder(url).unwrap().timeout(Duration::from_secs(10))
-}
-
-async fn connected(builder: RedisStoreBuilder) -> RedisStore {
-    let store = builder.connect().unwrap();
-    tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
-    store
-}
+use crate::support::{connected, patient};
 
 /// A policy with the longest window, so no window starts while a test runs.
 fn policy(limit: u64) -> Policy {

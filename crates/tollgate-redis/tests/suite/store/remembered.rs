@@ -7,35 +7,22 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Quota, Refill,
-    Resolution, Source, Store, StoreExt, Strikes, Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, Policy, Quota, Source, Store, StoreExt, Strikes,
+    Verdict,
 };
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
 
 use super::{connected, patient};
+use crate::support::modes;
 
-const QUEUE: LeakyMode = LeakyMode::Queue { max_wait: None };
-const SHORT_QUEUE: LeakyMode = LeakyMode::Queue { max_wait: Some(Micros::new(20_000_000)) };
-
-const ALGORITHMS: [Algorithm; 9] = [
-    Algorithm::FixedWindowCounter,
-    Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
-    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
-    Algorithm::SlidingWindowCounter,
-    Algorithm::TokenBucket { refill: Refill::Greedy },
-    Algorithm::TokenBucket { refill: Refill::Interval },
-    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
-    Algorithm::LeakyBucket { mode: QUEUE },
-    Algorithm::LeakyBucket { mode: SHORT_QUEUE },
-];
 /// The default costs of HTTP methods.
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 /// Decades ahead of the server's own clock, by which keys expire.
 const START: u64 = 4_000_000_000_000_000;
 
 fn policies() -> Vec<Policy> {
-    let policies = ALGORITHMS.into_iter().zip(7..).map(|(algorithm, limit)| {
+    let policies = modes(20_000_000).into_iter().zip(7..).map(|(algorithm, limit)| {
         let quota = Quota::new(limit, Duration::from_secs(limit));
         Policy::new(format!("{algorithm:?}"), quota, algorithm).unwrap()
     });

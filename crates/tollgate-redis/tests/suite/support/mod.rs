@@ -5,11 +5,54 @@
 
 pub mod pair;
 
-use tollgate_core::Timestamp;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, LeakyMode, Micros, Refill, Resolution, Timestamp};
 use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Reply, SHA1, TEXT};
+use tollgate_redis::{RedisStore, RedisStoreBuilder};
 use tollgate_test_servers::Redis;
 
 pub use tollgate_test_servers::Value;
+
+/// Every rate limiting algorithm, in every mode. A queue's longest wait is in microseconds.
+pub const fn modes(max_wait: u64) -> [Algorithm; 9] {
+    let max_wait = Some(Micros::new(max_wait));
+    [
+        Algorithm::FixedWindowCounter,
+        Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
+        Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+        Algorithm::SlidingWindowCounter,
+        Algorithm::TokenBucket { refill: Refill::Greedy },
+        Algorithm::TokenBucket { refill: Refill::Interval },
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } },
+    ]
+}
+
+/// Many servers share this machine.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Settings for a store that waits for a machine that is busy with other tests.
+pub fn patient(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url).expect("a URL").timeout(PATIENCE)
+}
+
+/// Like [`patient`], in a separate namespace, so several tests can use the same server.
+pub fn separate(url: &str) -> RedisStoreBuilder {
+    static STORES: AtomicU32 = AtomicU32::new(0);
+    let number = STORES.fetch_add(1, Ordering::Relaxed);
+    patient(url).namespace(format!("tollgate:store-{number}"))
+}
+
+/// Connects a store.
+pub async fn connected(builder: RedisStoreBuilder) -> RedisStore {
+    let store = builder.connect().expect("settings");
+    let connected = tokio::time::timeout(2 * PATIENCE, store.connected()).await;
+    connected.expect("a connection");
+    store
+}
 
 /// A server without persistence, on a Unix socket. It is stopped when dropped.
 #[derive(Debug)]

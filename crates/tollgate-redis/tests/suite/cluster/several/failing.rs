@@ -2,12 +2,18 @@
 
 use super::*;
 
+with_one_cluster! {
+    one_of_several_slots_fails:
+    lost_shadow_call_may_have_charged
+    second_slot_obeys_the_deadline
+    unrefundable_charge_is_reported
+    failed_node_refunds_earlier_charges
+}
+
 /// The call for the first shadow policy is lost, and the second policy's node does not decide
 /// either.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn lost_shadow_call_may_have_charged() {
-    let cluster = masters();
-    let store = connect(builder(&cluster).timeout(SHORT)).await;
+async fn lost_shadow_call_may_have_charged(cluster: &Cluster) {
+    let store = connect(builder(cluster).timeout(SHORT)).await;
     let (lost, unasked) = (policy("lost", 3), policy("unasked", 3));
     let [here, there] = [0, 1].map(|node| keys(&store, is_on(node)).next().unwrap());
     let charges = [
@@ -27,14 +33,12 @@ async fn lost_shadow_call_may_have_charged() {
 }
 
 /// The refund happens whether the node fails or the caller gives up.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn failed_node_refunds_earlier_charges() {
-    let cluster = masters();
+async fn failed_node_refunds_earlier_charges(cluster: &Cluster) {
     // After a timeout a store reconnects, and meanwhile requests may fail immediately. The test's
     // other caller has to wait, so it uses another store.
     let stores = [
-        connect(builder(&cluster).timeout(SHORT)).await,
-        connect(builder(&cluster).timeout(SHORT)).await,
+        connect(builder(cluster).timeout(SHORT)).await,
+        connect(builder(cluster).timeout(SHORT)).await,
     ];
     let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
     let key = |store: &tollgate_redis::RedisStore, node| keys(store, is_on(node)).next().unwrap();
@@ -75,11 +79,9 @@ async fn failed_node_refunds_earlier_charges() {
 
 /// The first slot takes most of the time, and at the second slot newer requests with later
 /// deadlines are already waiting.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn second_slot_obeys_the_deadline() {
-    let cluster = masters();
+async fn second_slot_obeys_the_deadline(cluster: &Cluster) {
     let timeout = Duration::from_secs(4);
-    let store = connect(builder(&cluster).timeout(timeout).max_calls(1)).await;
+    let store = connect(builder(cluster).timeout(timeout).max_calls(1)).await;
     let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
     let here = keys(&store, is_on(0)).next().unwrap();
     let there = keys(&store, is_on(1)).next().unwrap();
@@ -114,10 +116,8 @@ async fn second_slot_obeys_the_deadline() {
 
 /// A queued charge cannot be refunded if other requests are behind it. Its caller must not be told
 /// that it was not charged.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn unrefundable_charge_is_reported() {
-    let cluster = masters();
-    let store = connect(builder(&cluster)).await;
+async fn unrefundable_charge_is_reported(cluster: &Cluster) {
+    let store = connect(builder(cluster)).await;
     let here = keys(&store, is_on(0)).next().unwrap();
     let there = keys(&store, is_on(1)).next().unwrap();
     let queue = |name, limit| Policy::leaky_bucket(name, Quota::per_hour(limit)).unwrap();
@@ -139,6 +139,7 @@ async fn unrefundable_charge_is_reported() {
         });
     }
     let most: u64 = requests.join_all().await.into_iter().sum();
+    cluster.node(1).cmd(&["CONFIG", "SET", "maxmemory", "0"]);
     let used = 1_000 - remaining(&store, &first, &here).await;
     assert!(used <= most, "{used} were charged, and {most} knew that they might be");
 }

@@ -1,23 +1,21 @@
 //! A service that authenticates connections instead of requests, such as IIS with NTLM. No other
 //! client may use such a connection.
 
-use std::net::{SocketAddr, TcpListener};
-use std::thread;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::support::{Gateway, RawClient};
+use crate::support::{Gateway, RawClient, listen};
 
 /// Starts a service that requires NTLM, and returns the connection's user. NTLM has two steps on the
 /// same connection, and `Negotiate` a single step.
 fn service() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
-            let challenge = format!("NTLM {}-{number}", address.port());
-            thread::spawn(move || serve(RawClient::of(stream), &challenge));
-        }
-    });
-    address
+    let connections = Arc::<AtomicUsize>::default();
+    listen(move |stream| {
+        let port = stream.local_addr().unwrap().port();
+        let number = connections.fetch_add(1, Ordering::Relaxed);
+        serve(RawClient::of(stream), &format!("NTLM {port}-{number}"));
+    })
 }
 
 fn serve(mut client: RawClient, challenge: &str) {

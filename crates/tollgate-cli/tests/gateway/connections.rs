@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::support::{Client, Gateway, Outcome, RawHttp2, Upstream, frames, is_heavy};
+use crate::support::frames::{CONTINUATION, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame};
+use crate::support::{Client, Gateway, Outcome, RawHttp2, Upstream, is_heavy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_are_cheap_and_usable() {
@@ -146,35 +147,6 @@ fn is_answered(stream: &mut TcpStream) {
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }
 
-/// Encodes an HTTP/2 frame.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// The types and payloads of the frames in `bytes`.
-fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
-    let mut frames = Vec::new();
-    let mut rest = bytes;
-    while let [a, b, c, kind, _, _, _, _, _, after @ ..] = rest {
-        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
-        if after.len() < length {
-            break;
-        }
-        frames.push((*kind, after[..length].to_vec()));
-        rest = &after[length..];
-    }
-    frames
-}
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
 const END: u8 = 0x5;
 const ENHANCE_YOUR_CALM: u8 = 11;
 
@@ -186,18 +158,17 @@ const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 0x01, b'a'];
 async fn rapid_reset_closes_the_connection() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
-    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    let mut bytes = Vec::new();
     for number in 0..2_000 {
         let stream = 2 * number + 1;
         bytes.extend(frame(HEADERS, END, stream, GET));
         bytes.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
-    let address = gateway.address;
-    let said = tokio::task::spawn_blocking(move || crate::support::exchange_bytes(address, &bytes));
-    let said = frames(&said.await.unwrap());
-    let goodbye = said.iter().find(|(kind, _)| *kind == GOAWAY);
-    let goodbye = goodbye.unwrap_or_else(|| panic!("{said:?}"));
-    assert_eq!(goodbye.1[7], ENHANCE_YOUR_CALM, "{goodbye:?}");
+    let mut attack = RawHttp2::new(gateway.address);
+    attack.send(&bytes);
+    let goodbye = std::iter::from_fn(|| attack.read()).find(|(kind, ..)| *kind == GOAWAY);
+    let (.., goodbye) = goodbye.expect("the gateway says GOAWAY");
+    assert_eq!(goodbye[7], ENHANCE_YOUR_CALM, "{goodbye:?}");
     assert!(upstream.seen().len() < 200, "{} requests reached the upstream", upstream.seen().len());
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
 }
@@ -215,9 +186,9 @@ async fn continuation_flood_takes_little_memory() {
         [(&field[..], 4_000), (b"\0\x01a\x01b".as_slice(), 100_000), (b"", 100_000)]
     {
         let mut attack = RawHttp2::new(gateway.address);
-        attack.frame(frames::HEADERS, 0, 1, GET);
+        attack.frame(HEADERS, 0, 1, GET);
         for _ in 0..times {
-            attack.frame(frames::CONTINUATION, 0, 1, piece);
+            attack.frame(CONTINUATION, 0, 1, piece);
         }
         assert_eq!(attack.outcome(1), Outcome::Closed, "{} bytes", piece.len());
     }
@@ -238,11 +209,11 @@ async fn hpack_bomb_takes_little_memory() {
     let field = [b"\x40\x01a\x7f\xa1\x1e".as_slice(), &[b'x'; 4_000]].concat();
     for _ in 0..4 {
         let mut attack = RawHttp2::new(gateway.address);
-        attack.frame(frames::HEADERS, END, 1, &[GET, &field].concat());
+        attack.frame(HEADERS, END, 1, &[GET, &field].concat());
         assert_eq!(attack.outcome(1), Outcome::Status(200));
-        attack.frame(frames::HEADERS, END, 3, &[GET, &[0xBE; 3]].concat());
+        attack.frame(HEADERS, END, 3, &[GET, &[0xBE; 3]].concat());
         assert_eq!(attack.outcome(3), Outcome::Status(200));
-        attack.frame(frames::HEADERS, END, 5, &[GET, &[0xBE; 16_000]].concat());
+        attack.frame(HEADERS, END, 5, &[GET, &[0xBE; 16_000]].concat());
         assert_ne!(attack.outcome(5), Outcome::Status(200));
     }
     let taken = gateway.resident() - before;
@@ -254,29 +225,9 @@ async fn hpack_bomb_takes_little_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn server_announces_its_concurrent_streams() {
     let upstream = Upstream::new().await;
-    let timeouts = "timeouts: {requestHeader: 300ms}\n";
-    let gateway = Gateway::start(&format!("{}{timeouts}", upstream.target()));
-    let address = gateway.address;
-    let bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
-    let said = tokio::task::spawn_blocking(move || crate::support::exchange_bytes(address, &bytes));
-    let said = frames(&said.await.unwrap());
-    let (kind, settings) = &said[0];
-    assert_eq!(*kind, SETTINGS);
+    let gateway = Gateway::start(&upstream.target());
+    let (kind, .., settings) = RawHttp2::new(gateway.address).read().unwrap();
+    assert_eq!(kind, SETTINGS);
     let streams = settings.chunks(6).find(|setting| setting[..2] == [0, 3]).unwrap();
     assert_eq!(u32::from_be_bytes(streams[2..].try_into().unwrap()), 100);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn long_header_is_rejected() {
-    let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&upstream.target());
-    let long = "a".repeat(200_000);
-    let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {long}\r\n\r\n");
-    let answer = crate::support::exchange(gateway.address, &head);
-    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
-    let many: String = (0..500).map(|number| format!("x-{number}: 1\r\n")).collect();
-    let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n");
-    let answer = crate::support::exchange(gateway.address, &head);
-    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
-    assert_eq!(upstream.seen().len(), 0);
 }

@@ -3,11 +3,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
-use std::sync::Arc;
 
-use http_body_util::{BodyExt, Full};
 use socket2::{Domain, Socket, Type};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::support::{Client, Gateway, PATIENCE, RawClient, Upstream, until, whole};
@@ -16,20 +13,6 @@ const FILES: usize = 300;
 
 /// With these timeouts, a connection with an incomplete request remains open.
 const PATIENT: &str = "timeouts: {requestHeader: 1h, keepAlive: 1h, connect: 1m}\n";
-
-/// An upstream that needs a permit for each response.
-async fn upstream_with_permits() -> (Upstream, Arc<Semaphore>) {
-    let gate = Arc::new(Semaphore::new(0));
-    let wait = Arc::clone(&gate);
-    let upstream = Upstream::answering_later(move |_| {
-        let wait = Arc::clone(&wait);
-        async move {
-            wait.acquire().await.unwrap().forget();
-            http::Response::new(Full::from("ok").boxed())
-        }
-    });
-    (upstream.await, gate)
-}
 
 /// Connects from another loopback address.
 fn connect_from(last: u8, address: SocketAddr) -> TcpStream {
@@ -53,7 +36,7 @@ fn flood(address: SocketAddr) -> Vec<TcpStream> {
 #[tokio::test(flavor = "multi_thread")]
 async fn incomplete_requests_do_not_exhaust_files() {
     const OPEN: usize = 40;
-    let (upstream, gate) = upstream_with_permits().await;
+    let (upstream, gate) = Upstream::gated("/").await;
     let lines = format!("{}{PATIENT}", upstream.target());
     let gateway = Gateway::start_with_file_limit(FILES, &lines);
     let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -81,7 +64,7 @@ async fn incomplete_requests_do_not_exhaust_files() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_wait_for_a_free_target_connection() {
     const REQUESTS: usize = 200;
-    let (upstream, gate) = upstream_with_permits().await;
+    let (upstream, gate) = Upstream::gated("/").await;
     let lines = |connect: &str| {
         format!("{}timeouts: {{connect: {connect}, response: 1h}}\n", upstream.target())
     };

@@ -3,13 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::Arc;
 
-use http::Response;
-use http_body_util::{BodyExt, Full};
-use tokio::sync::Semaphore;
-
-use crate::support::{Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange, until};
+use crate::support::{Client, Gateway, PATIENCE, RawUpstream, Upstream, until};
 
 /// Sends these bytes and then closes the sending side.
 fn half_closing(address: SocketAddr, request: &str) -> TcpStream {
@@ -26,25 +21,9 @@ fn read(mut stream: TcpStream) -> String {
     answer
 }
 
-/// An upstream that responds to `/slow` once per permit.
-async fn slow_upstream(answers: &Arc<Semaphore>) -> Upstream {
-    let answers = Arc::clone(answers);
-    Upstream::answering_later(move |seen| {
-        let (answers, is_slow) = (Arc::clone(&answers), seen.uri.path() == "/slow");
-        async move {
-            if is_slow {
-                answers.acquire().await.unwrap().forget();
-            }
-            Response::new(Full::from("ok").boxed())
-        }
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn half_closing_client_receives_its_response() {
-    let answers = Arc::new(Semaphore::new(0));
-    let upstream = slow_upstream(&answers).await;
+    let (upstream, answers) = Upstream::gated("/slow").await;
     let (gateway, client) = Gateway::with_client(&upstream.target());
     for (index, request) in [
         "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -80,7 +59,7 @@ fn half_closing_health_check_is_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnected_client_is_given_up() {
-    let upstream = slow_upstream(&Arc::new(Semaphore::new(0))).await;
+    let (upstream, _answers) = Upstream::gated("/slow").await;
     let lines = upstream.with("accessLog: {file: access.log, format: combined}\n");
     let gateway = Gateway::start(&lines);
     let mut stream = TcpStream::connect(gateway.address).unwrap();
@@ -118,36 +97,6 @@ async fn head_limit_does_not_depend_on_pieces() {
             let expected = format!("HTTP/1.1 {status} ");
             assert!(answer.starts_with(&expected), "{kib} KiB, {is_whole}: {answer:.300}");
         }
-    }
-}
-
-#[test]
-fn target_of_another_scheme_is_rejected() {
-    let upstream = RawUpstream::new();
-    let gateway = Gateway::start(&upstream.target());
-    for (target, status) in [
-        ("ftp://other/x", 400),
-        ("ws://other/x", 400),
-        ("http://other/x", 200),
-        ("HTTPS://other/x", 200),
-    ] {
-        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        let answer = exchange(gateway.address, &request);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
-        assert_eq!(answer.contains("bad-scheme"), status == 400, "{target}: {answer}");
-    }
-    assert_eq!(upstream.requests().len(), 2);
-}
-
-#[test]
-fn rejected_methods_list_the_allowed_methods() {
-    let gateway = Gateway::start(&RawUpstream::new().target());
-    for line in ["TRACE / HTTP/1.1", "CONNECT a:443 HTTP/1.1"] {
-        let request = format!("{line}\r\nHost: a\r\nConnection: close\r\n\r\n");
-        let answer = exchange(gateway.address, &request);
-        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
-        let allow = answer.lines().find_map(|line| line.strip_prefix("allow: "));
-        assert_eq!(allow, Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"), "{answer}");
     }
 }
 

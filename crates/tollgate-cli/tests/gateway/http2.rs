@@ -1,10 +1,9 @@
 //! HTTP/2 upstreams: dead connections, exhausted streams and refused requests.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Read;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use bytes::Bytes;
 use http::Response;
@@ -15,8 +14,8 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::frames::{END_HEADERS, HEADERS, RST_STREAM};
-use crate::support::{Gateway, RawHttp2, Upstream, exchange, until};
+use crate::support::frames::{END_HEADERS, GOAWAY, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+use crate::support::{Gateway, RawHttp2, Upstream, exchange, listen, until};
 
 /// A TCP proxy that can stop forwarding without closing connections.
 struct Relay {
@@ -93,16 +92,12 @@ async fn server_returns_after_its_connection_died() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn early_close_tries_the_next_server() {
-    let closing = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = closing.local_addr().unwrap();
     let closed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&closed);
-    thread::spawn(move || {
-        for mut stream in closing.incoming().map_while(Result::ok) {
-            // Close after the preface, when the connection is in use.
-            let _ = stream.read(&mut [0; 24]);
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+    let address = listen(move |mut stream| {
+        // Close after the preface, when the connection is in use.
+        let _ = stream.read(&mut [0; 24]);
+        count.fetch_add(1, Ordering::Relaxed);
     });
     let other = Upstream::new().await;
     let (gateway, client) =
@@ -171,79 +166,34 @@ enum Refusal {
     Processed,
 }
 
-/// An HTTP/2 server that refuses the first streams and answers all later streams.
-struct Refusing {
-    address: SocketAddr,
-    /// The size of each request body.
-    bodies: Arc<Mutex<Vec<usize>>>,
-}
-
-impl Refusing {
-    fn start(refusal: Refusal, count: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let bodies = Arc::new(Mutex::new(Vec::new()));
-        let (left, seen) = (Arc::new(AtomicUsize::new(count)), Arc::clone(&bodies));
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let (left, seen) = (Arc::clone(&left), Arc::clone(&seen));
-                thread::spawn(move || serve(stream, refusal, &left, &seen));
+/// An HTTP/2 server that refuses the first streams and answers all later streams. Returns its address
+/// and the size of each request body.
+fn refusing(refusal: Refusal, count: usize) -> (SocketAddr, Arc<Mutex<Vec<usize>>>) {
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let (left, seen) = (Arc::new(AtomicUsize::new(count)), Arc::clone(&bodies));
+    let address = listen(move |stream| {
+        let mut http2 = RawHttp2::of_server(stream);
+        // SETTINGS_INITIAL_WINDOW_SIZE, and a connection window for the largest body.
+        http2.frame(SETTINGS, 0, 0, &[0, 4, 0, 0x10, 0, 0]);
+        http2.frame(WINDOW_UPDATE, 0, 0, &[0, 0x10, 0, 0]);
+        while let Some((id, body)) = http2.next_whole_request() {
+            seen.lock().unwrap().push(body);
+            let next = |left: usize| left.checked_sub(1);
+            if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_err() {
+                // `:status: 200`, and END_STREAM.
+                http2.frame(HEADERS, END_HEADERS | 1, id, &[0x88]);
+                continue;
             }
-        });
-        Self { address, bodies }
-    }
-}
-
-/// Serves a connection and returns `None` when it closes.
-fn serve(
-    mut connection: TcpStream,
-    refusal: Refusal,
-    left: &AtomicUsize,
-    seen: &Mutex<Vec<usize>>,
-) -> Option<()> {
-    connection.read_exact(&mut [0; 24]).ok()?;
-    // SETTINGS_INITIAL_WINDOW_SIZE, and a connection window for the largest body.
-    send(&mut connection, 4, 0, 0, &[0, 4, 0, 0x10, 0, 0])?;
-    send(&mut connection, 8, 0, 0, &[0, 0x10, 0, 0])?;
-    let mut body = 0;
-    loop {
-        let mut head = [0; 9];
-        connection.read_exact(&mut head).ok()?;
-        let [a, b, c, kind, flags, id @ ..] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        connection.read_exact(&mut payload).ok()?;
-        if kind == 0 {
-            body += payload.len();
-        }
-        if kind > 1 || flags & 1 == 0 {
-            continue;
-        }
-        // HEADERS or DATA with END_STREAM.
-        let id = u32::from_be_bytes(id);
-        seen.lock().unwrap().push(std::mem::take(&mut body));
-        if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_err() {
-            // `:status: 200`, and END_STREAM.
-            send(&mut connection, 1, 5, id, &[0x88])?;
-            continue;
-        }
-        match refusal {
-            Refusal::Stream => send(&mut connection, 3, 0, id, &[0, 0, 0, 7])?,
-            Refusal::Connection => send(&mut connection, 7, 0, 0, &[0; 8])?,
-            Refusal::Processed => {
-                let last = [id.to_be_bytes(), [0; 4]].concat();
-                send(&mut connection, 7, 0, 0, &last)?;
-                return None;
+            match refusal {
+                Refusal::Stream => http2.frame(RST_STREAM, 0, id, &[0, 0, 0, 7]),
+                Refusal::Connection => http2.frame(GOAWAY, 0, 0, &[0; 8]),
+                Refusal::Processed => {
+                    return http2.frame(GOAWAY, 0, 0, &[id.to_be_bytes(), [0; 4]].concat());
+                }
             }
         }
-    }
-}
-
-fn send(connection: &mut TcpStream, kind: u8, flags: u8, id: u32, payload: &[u8]) -> Option<()> {
-    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(id.to_be_bytes());
-    frame.extend(payload);
-    connection.write_all(&frame).ok()
+    });
+    (address, bodies)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -262,39 +212,31 @@ async fn refused_requests_are_retried() {
         // The server may have processed the request.
         (Refusal::Processed, 1, 10, 502, 1),
     ] {
-        let server = Refusing::start(refusal, refused);
+        let (server, seen) = refusing(refusal, refused);
         // Bytes that are sent again must not count towards `maxBodyBytes`.
-        let (gateway, client) =
-            Gateway::with_client(&target(&[server.address], ", maxBodyBytes: 75000"));
+        let (gateway, client) = Gateway::with_client(&target(&[server], ", maxBodyBytes: 75000"));
         let answer = client.send("POST", "/", &[], &"x".repeat(body)).await.unwrap();
         let case = format!("{refusal:?} {refused} {body}");
         assert_eq!(answer.status, status, "{case}\n{}", gateway.log());
         if status == 503 {
             assert_eq!(answer.code(), "upstream-refused", "{case}");
         }
-        assert_eq!(*server.bodies.lock().unwrap(), vec![body; bodies], "{case}");
+        assert_eq!(*seen.lock().unwrap(), vec![body; bodies], "{case}");
     }
 }
 
 /// Sends half a response to each request, with or without END_STREAM, and resets the stream with
 /// `NO_ERROR`. Servers send this after a complete response to stop an upload (RFC 9113 §8.1).
 fn resetting_server(ends_response: bool) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || {
-                let mut http2 = RawHttp2::of_server(stream);
-                while let Some(stream) = http2.next_request() {
-                    // `:status: 200`, from HPACK's static table.
-                    http2.frame(HEADERS, END_HEADERS, stream, &[0x88]);
-                    http2.data(stream, b"half", ends_response);
-                    http2.frame(RST_STREAM, 0, stream, &[0; 4]);
-                }
-            });
+    listen(move |stream| {
+        let mut http2 = RawHttp2::of_server(stream);
+        while let Some(stream) = http2.next_request() {
+            // `:status: 200`, from HPACK's static table.
+            http2.frame(HEADERS, END_HEADERS, stream, &[0x88]);
+            http2.data(stream, b"half", ends_response);
+            http2.frame(RST_STREAM, 0, stream, &[0; 4]);
         }
-    });
-    address
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]

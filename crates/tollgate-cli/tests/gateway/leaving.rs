@@ -5,30 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Full};
-use tokio::sync::Semaphore;
-
 use crate::support::{Client, Gateway, PATIENCE, Upstream, until};
-
-/// An upstream that needs a permit for each response to `/slow`, until the semaphore is closed.
-async fn slow_upstream() -> (Upstream, Arc<Semaphore>) {
-    let go_on = Arc::new(Semaphore::new(0));
-    let wait = Arc::clone(&go_on);
-    let upstream = Upstream::answering_later(move |seen| {
-        let wait = (seen.uri.path() == "/slow").then(|| Arc::clone(&wait));
-        async move {
-            if let Some(wait) = wait {
-                wait.acquire().await.into_iter().for_each(|permit| permit.forget());
-            }
-            http::Response::new(Full::from("ok").boxed())
-        }
-    });
-    (upstream.await, go_on)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_finishes_requests_and_refuses_connections() {
-    let (upstream, go_on) = slow_upstream().await;
+    let (upstream, go_on) = Upstream::gated("/slow").await;
     let mut gateway = Gateway::start(&upstream.target());
     let mut under_way = tokio::task::JoinSet::new();
     for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
@@ -63,7 +44,7 @@ async fn shutdown_finishes_requests_and_refuses_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_closes_event_streams() {
-    let (upstream, go_on) = slow_upstream().await;
+    let (upstream, go_on) = Upstream::gated("/slow").await;
     let (mut gateway, client) = Gateway::with_client(&upstream.target());
     let under_way = tokio::spawn(async move { client.get("/slow").await });
     upstream.until_seen(1).await;
@@ -112,7 +93,7 @@ async fn listeners_accept_connections_during_the_drain_delay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_timeout_aborts_requests() {
-    let (upstream, go_on) = slow_upstream().await;
+    let (upstream, go_on) = Upstream::gated("/slow").await;
     let (mut gateway, client) = Gateway::with_client(&upstream.with("timeouts: {drain: 300ms}\n"));
     let under_way = tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
     upstream.until_seen(1).await;
@@ -128,7 +109,7 @@ async fn drain_timeout_aborts_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn second_signal_skips_draining() {
-    let (upstream, go_on) = slow_upstream().await;
+    let (upstream, go_on) = Upstream::gated("/slow").await;
     let (mut gateway, client) = Gateway::with_client(&upstream.target());
     tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
     upstream.until_seen(1).await;

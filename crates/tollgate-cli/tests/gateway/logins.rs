@@ -1,7 +1,6 @@
 //! Keys of several parts, and accounts in the body.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::thread;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
@@ -9,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::overriding::succeed;
 
-use crate::support::{Answer, Client, Gateway, RawHttp2, Upstream};
+use crate::support::{Answer, Client, Gateway, RawHttp2, Upstream, listen};
 
 /// The limits of docs/how-to/login.md.
 fn login() -> String {
@@ -172,25 +171,18 @@ async fn body_shows_the_success() {
 /// An upstream with HTTP/2 that answers all logins with success. It sends a stream's last frame, which
 /// is empty, after the client has received the complete body.
 fn upstream_without_end() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || {
-                let mut http2 = RawHttp2::of_server(stream);
-                let mut open = None;
-                while let Some(stream) = http2.next_request() {
-                    if let Some(open) = open.replace(stream) {
-                        http2.data(open, b"", true);
-                    }
-                    http2.headers(stream, &[(":status", "200"), ("content-length", "12")], false);
-                    http2.data(stream, b"{\"ok\": ", false);
-                    http2.data(stream, b"true}", false);
-                }
-            });
+    listen(|stream| {
+        let mut http2 = RawHttp2::of_server(stream);
+        let mut open = None;
+        while let Some(stream) = http2.next_request() {
+            if let Some(open) = open.replace(stream) {
+                http2.data(open, b"", true);
+            }
+            http2.headers(stream, &[(":status", "200"), ("content-length", "12")], false);
+            http2.data(stream, b"{\"ok\": ", false);
+            http2.data(stream, b"true}", false);
         }
-    });
-    address
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,6 @@
 mod access_log;
 mod authentication;
 mod cases;
-mod chunks;
 mod clients;
 mod configuration;
 mod connections;
@@ -20,7 +19,6 @@ mod forwarding;
 mod fronts;
 mod http1;
 mod http2;
-mod keys;
 mod leaving;
 mod levels;
 mod limits;

@@ -90,33 +90,6 @@ async fn permit_is_held_until_the_body_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn repeated_denials_block_the_client() {
-    let upstream = Upstream::new().await;
-    let lines = upstream.with(
-        "strategy: sliding_window_log\n\
-         client: {limit: 50, window: 1h, penalty: {strikes: 3, within: 1h, block: 2h}}\n\
-         apis: [{identifier: search, path: /search, limit: 1, window: 1h}]\n",
-    );
-    let (_gateway, client) = Gateway::with_client(&lines);
-    assert_eq!(client.get("/search").await.status, 200);
-    // The third denial starts the block.
-    for code in ["quota-exceeded", "quota-exceeded", "blocked"] {
-        let denied = client.get("/search").await;
-        assert_eq!((denied.status.as_u16(), denied.code()), (429, code.to_owned()));
-    }
-    // A denial by any of the client's policies counts as a strike for all.
-    for path in ["/search", "/"] {
-        let blocked = client.get(path).await;
-        assert_eq!((blocked.status.as_u16(), blocked.code()), (429, "blocked".to_owned()));
-        let kind = blocked.json()["type"].as_str().unwrap().to_owned();
-        assert!(kind.ends_with("#blocked"), "{kind}");
-        let retry_after: u64 = blocked.header("retry-after").parse().unwrap();
-        assert!((7_000..=7_200).contains(&retry_after), "{retry_after}");
-    }
-    assert_eq!(upstream.seen().len(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn failed_logins_block_the_login() {
     let upstream = Upstream::checking_passwords().await;
     let lines = upstream.with(

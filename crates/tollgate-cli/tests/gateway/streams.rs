@@ -1,11 +1,11 @@
 //! Bodies of any size are streamed in constant memory.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
 
-use crate::support::{Gateway, is_heavy};
+use crate::support::{Gateway, is_heavy, listen};
 
 /// 1 GiB in the heavy version, or 64 MiB for quick tests.
 fn size() -> u64 {
@@ -16,17 +16,6 @@ fn size() -> u64 {
 const MEMORY: u64 = 48;
 
 /// Answers a GET with a body of [`size`] bytes, and other requests with their body's length.
-fn upstream() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || serve(stream));
-        }
-    });
-    address
-}
-
 fn serve(mut stream: TcpStream) {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -72,7 +61,7 @@ fn curl(arguments: &[&str]) -> String {
 #[test]
 fn large_bodies_are_not_buffered() {
     let limits = "client: {limit: 100, windowSeconds: 3600}\n";
-    let gateway = Gateway::start(&format!("target: http://{}\n{limits}", upstream()));
+    let gateway = Gateway::start(&format!("target: http://{}\n{limits}", listen(serve)));
     let url = format!("http://{}/", gateway.address);
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("large");
@@ -91,7 +80,7 @@ fn large_bodies_are_not_buffered() {
 
 #[test]
 fn slow_receiver_throttles_the_sender() {
-    let gateway = Gateway::start(&format!("target: http://{}\n", upstream()));
+    let gateway = Gateway::start(&format!("target: http://{}\n", listen(serve)));
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     thread::sleep(std::time::Duration::from_millis(500));

@@ -2,60 +2,39 @@
 //! sockets and configuration.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::thread;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tollgate_test_servers::Port;
 
 use crate::encryption::certificate;
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream, listen};
 
-/// A server that answers each connection with these bytes and then remains silent.
-fn answers_then_hangs(answer: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        let mut kept = Vec::new();
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write_all(answer.as_bytes());
-            kept.push(stream);
+/// A server that answers each connection with these bytes, and then closes it or remains silent.
+fn answers(answer: &'static str, closes: bool) -> SocketAddr {
+    listen(move |mut stream| {
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(answer.as_bytes());
+        if !closes {
+            std::mem::forget(stream);
         }
-    });
-    address
-}
-
-/// A server that answers each connection with these bytes and closes it.
-fn answers_then_closes(answer: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write_all(answer.as_bytes());
-        }
-    });
-    address
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_failures_have_distinct_errors() {
+    const PLAIN: &str = "HTTP/1.1 400 No\r\n\r\n";
     // A port of the range for `127.0.0.1:0` could become that of another test's gateway.
     let unused = Port::claim().unwrap();
     for (target, status, code) in [
         (format!("http://{}", unused.address()), 502, "upstream-unreachable"),
         ("http://name.invalid".to_owned(), 502, "upstream-unreachable"),
         // The server does not respond to the TLS handshake.
-        (format!("https://{}", answers_then_hangs("")), 504, "upstream-connect-timeout"),
-        (
-            format!("https://{}", answers_then_closes("HTTP/1.1 400 No\r\n\r\n")),
-            502,
-            "upstream-unreachable",
-        ),
-        (format!("http://{}", answers_then_hangs("")), 504, "upstream-timeout"),
-        (format!("http://{}", answers_then_closes("")), 502, "upstream-invalid"),
+        (format!("https://{}", answers("", false)), 504, "upstream-connect-timeout"),
+        (format!("https://{}", answers(PLAIN, true)), 502, "upstream-unreachable"),
+        (format!("http://{}", answers("", false)), 504, "upstream-timeout"),
+        (format!("http://{}", answers("", true)), 502, "upstream-invalid"),
     ] {
         // Looking up a nonexistent name may be slow.
         let connect = if status == 504 { "300ms" } else { "10s" };

@@ -1,11 +1,7 @@
 //! Two gateways that share their state in Redis.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Response;
-use http_body_util::{BodyExt, Full};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
@@ -76,16 +72,7 @@ async fn queued_requests_have_one_order_and_one_call_each() {
 /// Covers limits with and without an additional quota.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrency_limit_is_shared() {
-    let gate = Arc::new(Semaphore::new(0));
-    let held = Arc::clone(&gate);
-    let upstream = Upstream::answering_later(move |_| {
-        let gate = Arc::clone(&held);
-        async move {
-            gate.acquire().await.unwrap().forget();
-            Response::new(Full::from("ok").boxed())
-        }
-    })
-    .await;
+    let (upstream, gate) = Upstream::gated("/").await;
     let pair = Pair::start(
         &upstream,
         "apis:\n\

@@ -175,7 +175,7 @@ async fn expired_key_set_is_refreshed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_key_set_is_reported_but_not_used() {
-    let (key, unknown) = (Key::new("good"), Key::new("unknown"));
+    let (key, unknown) = (Key::new("good"), Key::new("unknown").token());
     let good = set(&[&key]);
     let issuer = Issuer::new(Reply::Keys(good.clone())).await;
     let upstream = Upstream::new().await;
@@ -196,7 +196,7 @@ async fn invalid_key_set_is_reported_but_not_used() {
     ] {
         issuer.set_reply(reply.clone());
         until(&format!("{reply:?}: {message:?} is reported"), async || {
-            assert_eq!(ask(&client, &unknown.token()).await, 403);
+            assert_eq!(ask(&client, &unknown).await, 403);
             let config = gateway.admin("/config").await.json();
             let error = &config["keySets"][0]["lastError"]["message"];
             error.as_str().is_some_and(|error| error.contains(message))

@@ -1,30 +1,21 @@
 //! Connections that switch protocols. `src/tests/upgrades.rs` in tollgate-proxy has cases without
 //! sockets.
 
-use std::net::TcpListener;
-use std::thread;
-
 use tungstenite::Message;
 
-use crate::support::{Gateway, RawUpstream, exchange, until};
+use crate::support::{Gateway, RawUpstream, exchange, listen, until};
 
 /// A WebSocket echo server.
 fn echo_server() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target = format!("target: http://{}\n", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || {
-                let Ok(mut socket) = tungstenite::accept(stream) else { return };
-                while let Ok(message) = socket.read() {
-                    if (message.is_text() || message.is_binary()) && socket.send(message).is_err() {
-                        return;
-                    }
-                }
-            });
+    let address = listen(|stream| {
+        let Ok(mut socket) = tungstenite::accept(stream) else { return };
+        while let Ok(message) = socket.read() {
+            if (message.is_text() || message.is_binary()) && socket.send(message).is_err() {
+                return;
+            }
         }
     });
-    target
+    format!("target: http://{address}\n")
 }
 
 #[test]
@@ -76,18 +67,6 @@ async fn tunnels_are_limited() {
     })
     .await;
     assert!(tungstenite::connect(&url).is_ok());
-}
-
-#[test]
-fn unsolicited_upgrade_is_invalid() {
-    let upstream = RawUpstream::answering(
-        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: reader/1\r\nConnection: upgrade\r\n\r\n",
-    );
-    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
-    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let answer = exchange(gateway.address, request);
-    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
-    gateway.until_logged("upgrades to a protocol that the client did not request");
 }
 
 /// Some services ignore an upgrade request's length. They would parse its body as another request,

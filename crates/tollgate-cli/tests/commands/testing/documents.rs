@@ -1,4 +1,4 @@
-//! What the documents say about these commands.
+//! The commands as the documents describe them.
 
 use std::path::Path;
 

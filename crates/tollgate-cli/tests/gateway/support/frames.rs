@@ -25,7 +25,7 @@ impl RawHttp2 {
     pub(crate) fn new(address: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        stream.write_all(PREFACE).unwrap();
         let mut http2 = Self { stream };
         http2.frame(SETTINGS, 0, 0, &[]);
         http2
@@ -52,8 +52,23 @@ impl RawHttp2 {
         }
     }
 
+    /// The next complete request's stream, and its body's size.
+    pub(crate) fn next_whole_request(&mut self) -> Option<(u32, usize)> {
+        let mut body = 0;
+        loop {
+            let (kind, flags, stream, payload) = self.read()?;
+            if kind == DATA {
+                body += payload.len();
+            }
+            // HEADERS or DATA with END_STREAM.
+            if kind <= HEADERS && flags & 1 == 1 {
+                return Some((stream, body));
+            }
+        }
+    }
+
     /// The kind, flags, stream and payload of the next frame.
-    fn read(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+    pub(crate) fn read(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let mut head = [0; 9];
         self.stream.read_exact(&mut head).ok()?;
         let [a, b, c, kind, flags, id @ ..] = head;
@@ -82,12 +97,12 @@ impl RawHttp2 {
 
     /// Sends an arbitrary frame.
     pub(crate) fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-        frame.extend([kind, flags]);
-        frame.extend(stream.to_be_bytes());
-        frame.extend(payload);
+        self.send(&frame(kind, flags, stream, payload));
+    }
+
+    pub(crate) fn send(&mut self, frames: &[u8]) {
         // The server may already have closed the connection after a protocol error.
-        let _ = self.stream.write_all(&frame);
+        let _ = self.stream.write_all(frames);
     }
 
     /// Reads until the server closes this stream or starts its response.
@@ -103,6 +118,15 @@ impl RawHttp2 {
             }
         }
     }
+}
+
+/// Encodes a frame.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
 }
 
 /// Encodes an HPACK integer with a prefix of seven bits.
@@ -140,12 +164,15 @@ fn status(block: &[u8]) -> u16 {
     }
 }
 
+/// What a client sends before its first frame.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const ACK: u8 = 1;
 
 const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_HEADERS: u8 = 4;

@@ -206,8 +206,9 @@ impl Gateway {
 
     /// Waits until `is_so` accepts the response of `/config`, and returns it.
     pub(crate) async fn until_config(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+        let client = Client::new(self.admin);
         until_async("the configuration is as expected", PATIENCE, async || {
-            Some(self.admin("/config").await.json()).filter(&is_so)
+            Some(client.get("/config").await.json()).filter(&is_so)
         })
         .await
     }

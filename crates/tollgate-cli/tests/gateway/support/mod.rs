@@ -18,7 +18,7 @@ use tollgate_test_servers::until_async;
 pub(crate) use self::collector::{Collector, Sent};
 pub(crate) use self::frames::{Outcome, RawHttp2};
 pub(crate) use self::gateway::{Gateway, whole};
-pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes};
+pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes, listen};
 pub(crate) use self::upstream::{Seen, Upstream};
 
 /// Whether tests may use a lot of memory and take several minutes.

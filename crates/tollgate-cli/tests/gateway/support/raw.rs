@@ -72,6 +72,19 @@ impl RawClient {
     }
 }
 
+/// A server that runs `serve` on a thread for each connection.
+pub(crate) fn listen(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
 /// An upstream that records the raw bytes it receives.
 pub(crate) struct RawUpstream {
     pub(crate) address: SocketAddr,
@@ -91,17 +104,10 @@ impl RawUpstream {
     }
 
     fn start(answer: &'static str, closes: bool) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let heads = Arc::<AtomicUsize>::default();
         let (seen, begun) = (Arc::clone(&requests), Arc::clone(&heads));
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let (seen, begun) = (Arc::clone(&seen), Arc::clone(&begun));
-                thread::spawn(move || serve(stream, answer, closes, &seen, &begun));
-            }
-        });
+        let address = listen(move |stream| serve(stream, answer, closes, &seen, &begun));
         Self { address, requests, heads }
     }
 

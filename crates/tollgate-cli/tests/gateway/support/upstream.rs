@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use super::until;
 
@@ -84,6 +85,22 @@ impl Upstream {
         F: Future<Output = Answer> + Send + 'static,
     {
         Self::serving(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(), answer)
+    }
+
+    /// Answers `ok`, to paths with this prefix once per permit. A closed semaphore answers all.
+    pub(crate) async fn gated(prefix: &'static str) -> (Self, Arc<Semaphore>) {
+        let gate = Arc::new(Semaphore::new(0));
+        let wait = Arc::clone(&gate);
+        let upstream = Self::answering_later(move |seen| {
+            let wait = seen.uri.path().starts_with(prefix).then(|| Arc::clone(&wait));
+            async move {
+                if let Some(wait) = wait {
+                    wait.acquire().await.into_iter().for_each(|permit| permit.forget());
+                }
+                Response::new(Full::from("ok").boxed())
+            }
+        });
+        (upstream.await, gate)
     }
 
     fn serving<F>(

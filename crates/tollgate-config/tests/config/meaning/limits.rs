@@ -95,16 +95,16 @@ fn calendar_windows_use_the_time_zone() {
   target: http://localhost:3000
   strategy: fixed_window_counter
   client: {limit: 1000, calendar: day}
-  tiers: {pro: {limit: 5000, calendar: month}}
+  tiers: {internal: unlimited, pro: {limit: 5000, calendar: month}}
   apis: [{identifier: part, path: /part, share: 1/10}]
 ",
     );
     let words = tollgate_config::check::in_words(&plan);
     for line in [
         "  client: every request: 1000 units per calendar day in UTC per client IP, \
-         fixed window counter, memory\n    tier pro: 5000 units per calendar month in UTC\n",
+         fixed window counter, memory\n    tier internal: unlimited\n    tier pro: 5000 units per calendar month in UTC\n",
         "  part: any method /part: 100 units per calendar day in UTC per client IP, \
-         fixed window counter, memory\n    tier pro: 500 units per calendar month in UTC\n",
+         fixed window counter, memory\n    tier internal: unlimited\n    tier pro: 500 units per calendar month in UTC\n",
     ] {
         assert!(words.contains(line), "{words}");
     }

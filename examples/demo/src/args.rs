@@ -1,13 +1,17 @@
 //! Flags and environment variables.
 
+use std::env;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, ValueEnum};
 use humantime::parse_duration;
+use tollgate::Policy;
 use tollgate::key::SubjectFormat;
-use tollgate::policy::{Algorithm, OnStoreError};
+use tollgate::policy::{Algorithm, Lease, OnStoreError};
 
 /// A small HTTP service behind a Tollgate rate limit
 #[derive(Parser)]
@@ -38,7 +42,7 @@ pub(crate) struct Args {
     pub(crate) algorithm: Algorithm,
 
     /// Units per window
-    #[arg(long, env = "TOLLGATE_LIMIT", default_value = "100")]
+    #[arg(long, env = "TOLLGATE_LIMIT", value_parser = units(), default_value = "100")]
     pub(crate) limit: u64,
 
     /// The window: 60s, 500ms, 1h
@@ -46,11 +50,11 @@ pub(crate) struct Args {
     pub(crate) window: Duration,
 
     /// The burst in units, for token_bucket and leaky_bucket [default: the limit]
-    #[arg(long, env = "TOLLGATE_BURST")]
+    #[arg(long, env = "TOLLGATE_BURST", value_parser = units())]
     pub(crate) burst: Option<u64>,
 
     /// Request costs: `by-method` is GET 1, SEARCH 3, POST, PUT and PATCH 5, DELETE 10, any other
-    /// method 1, and needs a limit of 10 or more; `one` is 1 for each request
+    /// method 1, and needs a limit of 10 or more; `one` is 1 for each request; OPTIONS is always free
     #[arg(long, env = "TOLLGATE_COSTS", default_value = "by-method")]
     pub(crate) costs: CostsBy,
 
@@ -73,12 +77,12 @@ pub(crate) struct Args {
 
     /// While Redis cannot decide: let requests pass without limits, reject them with 503, or let this
     /// replica grant its share of the quota by itself [default: local]
-    #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = on_store_error())]
+    #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = named(ON_STORE_ERROR))]
     pub(crate) on_store_error: Option<OnStoreError>,
 
     /// The same for requests that are not sent to Redis because the answer would come too late
     /// [default: the value of --on-store-error]
-    #[arg(long, env = "TOLLGATE_SHED", value_parser = on_store_error())]
+    #[arg(long, env = "TOLLGATE_SHED", value_parser = named(ON_STORE_ERROR))]
     pub(crate) shed: Option<OnStoreError>,
 
     /// The log format
@@ -87,8 +91,8 @@ pub(crate) struct Args {
 
     /// Let this replica lease up to this share of the quota, such as 1/20, to spend it without calling
     /// Redis for each request [default: no lease]
-    #[arg(long, env = "TOLLGATE_LEASE")]
-    pub(crate) lease: Option<String>,
+    #[arg(long, env = "TOLLGATE_LEASE", value_parser = lease)]
+    pub(crate) lease: Option<Lease>,
 
     /// Check the health of the demo at --listen instead of starting it, for container images without a
     /// shell
@@ -108,7 +112,7 @@ pub(crate) struct Args {
     pub(crate) admin_hosts: Vec<String>,
 
     /// How /top shows denied clients
-    #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_parser = subjects(), default_value = "masked")]
+    #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_parser = named(SUBJECTS), default_value = "masked")]
     pub(crate) admin_subjects: SubjectFormat,
 
     /// Other replicas for the page to show, which may also read this replica's stream, such as
@@ -143,32 +147,115 @@ fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Algorithm>())
 }
 
-fn on_store_error() -> impl TypedValueParser<Value = OnStoreError> {
-    PossibleValuesParser::new(["open", "closed", "local"]).map(|name| match &*name {
-        "closed" => OnStoreError::Closed,
-        "local" => OnStoreError::Local,
-        _ => OnStoreError::Open,
+const ON_STORE_ERROR: [(&str, OnStoreError); 3] = [
+    ("open", OnStoreError::Open),
+    ("closed", OnStoreError::Closed),
+    ("local", OnStoreError::Local),
+];
+
+const SUBJECTS: [(&str, SubjectFormat); 3] = [
+    ("hash", SubjectFormat::Hash),
+    ("masked", SubjectFormat::Masked),
+    ("clear", SubjectFormat::Clear),
+];
+
+/// The library's values by their names.
+fn named<T, const N: usize>(values: [(&'static str, T); N]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(values.map(|(name, _)| name)).try_map(move |given| {
+        let found = values.iter().find(|(name, _)| *name == given);
+        found.map(|(_, value)| *value).ok_or("there is no such value")
     })
 }
 
-fn subjects() -> impl TypedValueParser<Value = SubjectFormat> {
-    PossibleValuesParser::new(["hash", "masked", "clear"]).map(|name| match &*name {
-        "hash" => SubjectFormat::Hash,
-        "clear" => SubjectFormat::Clear,
-        _ => SubjectFormat::Masked,
-    })
+fn units() -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(1..=Policy::MAX_LIMIT)
+}
+
+fn lease(share: &str) -> Result<Lease, &'static str> {
+    let share = share.split_once('/');
+    let share = share.and_then(|(part, of)| Some(Lease::of(part.parse().ok()?, of.parse().ok()?)));
+    share.ok_or("expected a share such as 1/20")
+}
+
+/// The flag, or its variable if the user set only the variable.
+pub(crate) fn spelled(flag: &str) -> String {
+    let variable = flag.trim_start_matches('-').replace('-', "_").to_uppercase();
+    let variable = format!("TOLLGATE_{variable}");
+    let is_flag = |arg: OsString| arg.to_str().and_then(|arg| arg.split('=').next()) == Some(flag);
+    let is_typed = env::args_os().any(is_flag);
+    if is_typed || env::var_os(&variable).is_none() { flag.to_owned() } else { variable }
+}
+
+impl Args {
+    /// Reads flags, and the environment variable for each flag that is absent.
+    ///
+    /// # Errors
+    /// The user requested help, a value is invalid, or a flag has no effect.
+    pub(crate) fn read(
+        line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let args = Self::try_parse_from(line).map_err(|mut error| {
+            if let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) {
+                // clap names the flag with its placeholder, also if the value is the variable's.
+                let flag = arg.split(' ').next().unwrap_or(arg);
+                let name = spelled(flag);
+                if name != flag {
+                    error.insert(ContextKind::InvalidArg, ContextValue::String(name));
+                }
+            }
+            error
+        })?;
+        match args.without_effect() {
+            Some(text) => Err(Self::command().error(ErrorKind::ArgumentConflict, text)),
+            None => Ok(args),
+        }
+    }
+
+    /// Why a flag has no effect, and the cure.
+    fn without_effect(&self) -> Option<String> {
+        let has_users = matches!(self.key, KeyBy::User | KeyBy::Chain);
+        let has_api_keys = matches!(self.key, KeyBy::ApiKey | KeyBy::Chain);
+        let has_addresses = matches!(self.key, KeyBy::Ip | KeyBy::Chain);
+        let has_burst =
+            matches!(self.algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
+        let is_shared = self.store != "memory";
+        let redis = "--store redis://HOST";
+        let flags = [
+            ("--jwt-secret", self.jwt_secret.is_some(), has_users, "--key user or --key chain"),
+            ("--api-keys", !self.api_keys.is_empty(), has_api_keys, "--key api-key or --key chain"),
+            (
+                "--trusted-proxies",
+                !self.trusted_proxies.is_empty(),
+                has_addresses,
+                "--key ip or --key chain",
+            ),
+            (
+                "--burst",
+                self.burst.is_some(),
+                has_burst,
+                "--algorithm token_bucket or --algorithm leaky_bucket",
+            ),
+            ("--on-store-error", self.on_store_error.is_some(), is_shared, redis),
+            ("--shed", self.shed.is_some(), is_shared, redis),
+            ("--store-timeout", self.store_timeout.is_some(), is_shared, redis),
+            ("--lease", self.lease.is_some(), is_shared, redis),
+        ];
+        let (flag, .., cure) = flags.into_iter().find(|(_, given, works, _)| *given && !works)?;
+        Some(format!("{} only has an effect with {cure}: add that, or remove it", spelled(flag)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn defaults_allow_100_units_per_minute() {
         Args::command().debug_assert();
-        let args = Args::parse_from(["demo"]);
+        let args = Args::read(["demo"]).unwrap();
         assert_eq!((args.limit, args.window.as_secs()), (100, 60));
         assert_eq!(args.algorithm.name(), "sliding_window_log");
         assert!(args.key == KeyBy::Global && args.costs == CostsBy::ByMethod);
@@ -177,16 +264,49 @@ mod tests {
 
     #[test]
     fn flags_name_what_they_need() {
+        let secret = "thirty-two bytes that are a secret";
+        let redis = "with --store redis://HOST: add that, or remove it";
         for (flag, needed) in [
             (["--key", "user"], "--jwt-secret"),
             (["--admin", "127.0.0.1:0"], "--admin-token"),
             (["--admin-token", "0123456789abcdef"], "--admin "),
             (["--admin-peers", "http://a:1"], "--admin "),
             (["--algorithm", "log"], "[possible values: fixed_window_counter"),
+            (["--on-store-error", "x"], "[possible values: open, closed, local]"),
+            (["--admin-subjects", "x"], "[possible values: hash, masked, clear]"),
             (["--window", "60"], "'60' for '--window <WINDOW>'"),
+            (["--limit", "0"], "'0' for '--limit <LIMIT>': 0 is not in 1..="),
+            (["--burst", "0"], "'0' for '--burst <BURST>': 0 is not in 1..="),
+            (["--lease", "0.05"], "'0.05' for '--lease <LEASE>': expected a share such as 1/20"),
+            (["--lease", "1/x"], "'1/x' for '--lease <LEASE>': expected a share such as 1/20"),
+            (["--jwt-secret", secret], "--jwt-secret only has an effect with --key user or"),
+            (["--api-keys", "k-1"], "--api-keys only has an effect with --key api-key or"),
+            (["--trusted-proxies", "private"], "only has an effect with --key ip or --key chain"),
+            (["--burst", "5"], "--burst only has an effect with --algorithm token_bucket or"),
+            (["--on-store-error", "open"], redis),
+            (["--shed", "closed"], redis),
+            (["--store-timeout", "5ms"], redis),
+            (["--lease", "1/20"], redis),
         ] {
-            let error = Args::try_parse_from([&["demo"][..], &flag].concat()).err().unwrap();
-            assert!(error.to_string().contains(needed), "{flag:?}: {error}");
+            let error = Args::read([&["demo"][..], &flag].concat()).err().unwrap().to_string();
+            assert!(error.contains(needed), "{flag:?}: {error}");
+            assert!(!error.contains(secret), "{flag:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn flags_have_an_effect_where_they_are_needed() {
+        let secret = "thirty-two bytes that are a secret";
+        for line in [
+            "--key chain --jwt-secret {} --api-keys k-1,k-2 --trusted-proxies private",
+            "--key user --jwt-secret {}",
+            "--key api-key --api-keys k-1",
+            "--key ip --trusted-proxies 10.0.0.0/8",
+            "--algorithm leaky_bucket --burst 20",
+            "--store redis://a --on-store-error open --shed local --lease 1/20 --store-timeout 9ms",
+        ] {
+            let line = line.split(' ').map(|word| if word == "{}" { secret } else { word });
+            assert!(Args::read(std::iter::once("demo").chain(line.clone())).is_ok(), "{line:?}");
         }
     }
 

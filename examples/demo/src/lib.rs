@@ -23,7 +23,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::HeaderValue;
 use axum::serve::ListenerExt;
-use clap::Parser;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -32,14 +31,14 @@ use tollgate::{MemoryStore, RateLimitLayer, RedisStore, StoreExt};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use self::args::Args;
+use self::args::{Args, spelled};
 
 /// A one-line error.
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program: serves until SIGTERM or Ctrl-C.
 pub fn run() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     if args.healthcheck {
         let is_healthy = health(args.listen).unwrap_or(false);
         return if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE };
@@ -58,14 +57,14 @@ pub fn run() -> ExitCode {
 /// # Errors
 /// A value or a combination of values is invalid.
 pub fn app(line: &[&str]) -> Result<Router, Box<dyn Error + Send + Sync>> {
-    let args = Args::try_parse_from(line)?;
+    let args = Args::read(line)?;
     let layer = limits::layer(&args, "demo", MemoryStore::new())?;
     Ok(service::router(HeaderValue::from_static("demo"), layer))
 }
 
-/// Adds the flag to its error.
+/// Adds the flag or its variable to its error.
 fn flag<T, E: Display>(flag: &str, result: Result<T, E>) -> Result<T, Failure> {
-    result.map_err(|error| format!("{flag}: {error}").into())
+    result.map_err(|error| format!("{}: {error}", spelled(flag)).into())
 }
 
 /// Whether the demo on this machine at this port answers that it is healthy.
@@ -80,7 +79,10 @@ fn health(listen: SocketAddr) -> io::Result<bool> {
 
 fn log(format: &str) -> Result<(), Failure> {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
-    let filter = flag("RUST_LOG", filter.from_env())?;
+    let directives = std::env::var("RUST_LOG").unwrap_or_default();
+    let filter = filter.parse(&directives).map_err(|error| {
+        format!("RUST_LOG '{directives}': {error}; use a level such as info, or tower_http=debug")
+    })?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     if format == "json" {
         lines.json().flatten_event(true).with_span_list(false).init();
@@ -118,8 +120,9 @@ async fn serve<St: Inspect>(
     place: &str,
     metrics: Option<PrometheusHandle>,
 ) -> Result<(), Failure> {
-    let host = || gethostname::gethostname().into_string().unwrap_or_default();
-    let server_id = args.server_id.clone().unwrap_or_else(host);
+    let host = gethostname::gethostname().into_string().ok();
+    let host = host.filter(|name| !name.is_empty() && HeaderValue::from_str(name).is_ok());
+    let server_id = args.server_id.clone().or(host).unwrap_or_else(|| "demo".to_owned());
     let id = flag("--server-id", HeaderValue::from_str(&server_id))?;
     let layer = limits::layer(args, &server_id, store)?;
     let (listener, address) = listen("--listen", args.listen).await?;
@@ -159,8 +162,10 @@ async fn serve<St: Inspect>(
 async fn listen(name: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
     let bound = TcpListener::bind(address).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let choose = format!("cannot listen on {address}; choose another with {name}");
-    flag(&choose, bound).map(|(address, listener)| (listener, address))
+    let bound = bound.map_err(|error| {
+        format!("cannot listen on {address}: {error}; choose another with {}", spelled(name))
+    })?;
+    Ok((bound.1, bound.0))
 }
 
 /// The text that is printed at startup: the addresses, the limit and commands to try.
@@ -181,7 +186,7 @@ fn banner<St: Inspect>(
     for limit in layer.limits() {
         writeln!(text, "  policy     {}", limit.policy())?;
     }
-    writeln!(text, "  costs      {}; none for /healthz\n\nTry:", limits::costs(args))?;
+    writeln!(text, "  costs      {}; none for /healthz and OPTIONS\n\nTry:", limits::costs(args))?;
     writeln!(text, "  curl -i {url}/items")?;
     let json = "-H 'Content-Type: application/json' -d '{\"name\":\"tea\"}'";
     writeln!(text, "  curl -i {url}/items {json}\n  curl -i -X SEARCH '{url}/items?q=tea'")?;

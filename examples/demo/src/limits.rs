@@ -9,11 +9,11 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Global, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource,
     TrustedProxies, chain,
 };
+use tollgate::layer::LayerError;
 use tollgate::limit::{OnMissingKey, Paths};
-use tollgate::policy::Lease;
 use tollgate::{Costs, Limit, Policy, Quota, RateLimitLayer, Store};
 
-use crate::args::{Args, CostsBy, KeyBy};
+use crate::args::{Args, CostsBy, KeyBy, spelled};
 use crate::{Failure, flag};
 
 /// Builds the layer for these flags, over `store`.
@@ -30,7 +30,14 @@ pub(crate) fn layer<St: Store>(
         .headers(HeaderOptions::all())
         .on_missing_key(OnMissingKey::Deny)
         .denial_response(Problem::with_members(Members::new().with("server_id", server_id)?));
-    Ok(layer.build()?)
+    Ok(layer.build().map_err(|error| match error {
+        LayerError::CostAboveCapacity(it) => {
+            let flag = spelled(if args.burst.is_some() { "--burst" } else { "--limit" });
+            let (capacity, request, cost) = (it.capacity, it.request, it.cost.get());
+            format!("{flag} {capacity}: {request} costs {cost}; use {flag} {cost}, or --costs one")
+        }
+        error => error.to_string(),
+    })?)
 }
 
 /// The request costs.
@@ -45,13 +52,15 @@ fn policy(args: &Args) -> Result<Policy, Failure> {
     let quota = Quota::new(args.limit, args.window);
     let quota = args.burst.map_or(quota, |burst| quota.burst(burst));
     let name = args.key.to_possible_value().ok_or("a key without a name")?;
-    let policy = flag("--limit and --window", Policy::new(name.get_name(), quota, args.algorithm))?;
+    let policy = Policy::new(name.get_name(), quota, args.algorithm).map_err(|error| {
+        // If a limit works with this window, the error contains it.
+        let name = if error.nearest_limit().is_some() { "--limit" } else { "--window" };
+        format!("{}: {error}", spelled(name))
+    })?;
     let policy = args.on_store_error.into_iter().fold(policy, Policy::with_on_store_error);
     let policy = args.shed.into_iter().fold(policy, Policy::with_shed);
-    let Some(lease) = &args.lease else { return Ok(policy) };
-    let share = lease.split_once('/').ok_or("--lease: expected a share such as 1/20")?;
-    let (part, of) = (flag("--lease", share.0.parse())?, flag("--lease", share.1.parse())?);
-    flag("--lease", policy.with_lease(Lease::of(part, of)))
+    let Some(lease) = args.lease else { return Ok(policy) };
+    flag("--lease", policy.with_lease(lease))
 }
 
 fn key(args: &Args) -> Result<Arc<dyn KeySource>, Failure> {

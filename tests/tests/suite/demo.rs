@@ -61,10 +61,17 @@ fn errors_name_the_flag_and_have_an_exit_code() {
     let taken = replica.address().to_string();
     for (flags, variable, code, expected) in [
         (["--limit", "x"], ("TOLLGATE_KEY", "ip"), 2, "error: invalid value 'x' for '--limit"),
-        (["--key", "ip"], ("TOLLGATE_LIMIT", "x"), 2, "error: invalid value 'x' for '--limit"),
-        (["--limit", "0"], ("TOLLGATE_KEY", "ip"), 1, "error: --limit and --window: "),
+        (
+            ["--key", "ip"],
+            ("TOLLGATE_LIMIT", "x"),
+            2,
+            "error: invalid value 'x' for 'TOLLGATE_LIMIT",
+        ),
+        (["--key", "ip"], ("TOLLGATE_LIMIT", "5"), 1, "error: TOLLGATE_LIMIT 5: a DELETE request"),
+        (["--key", "ip"], ("TOLLGATE_SHED", "open"), 2, "error: TOLLGATE_SHED only has an effect"),
+        (["--window", "1ns"], ("TOLLGATE_KEY", "ip"), 1, "error: --window: "),
         (["--store", "disk"], ("TOLLGATE_KEY", "ip"), 1, "error: --store: "),
-        (["--key", "ip"], ("RUST_LOG", "a=loud"), 1, "error: RUST_LOG: "),
+        (["--key", "ip"], ("RUST_LOG", "a=loud"), 1, "error: RUST_LOG 'a=loud': "),
         (["--listen", &taken], ("TOLLGATE_KEY", "ip"), 1, "error: cannot listen on 127.0.0.1:"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_replica"));

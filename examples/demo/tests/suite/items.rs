@@ -115,14 +115,17 @@ async fn full_service_rejects_new_items() {
 #[test]
 fn errors_name_the_flag_and_no_secret() {
     for (line, expected) in [
-        (["--limit", "0"], "--limit and --window: "),
-        (["--jwt-secret", "short"], "--jwt-secret: "),
-        (["--trusted-proxies", "10.0.0.0/33"], "--trusted-proxies: "),
-        (["--lease", "0.05"], "--lease: expected a share such as 1/20"),
-        (["--lease", "1/x"], "--lease: "),
-        (["--limit", "5"], "costs 10"),
+        (&["--key", "user", "--jwt-secret", "short"][..], "--jwt-secret: "),
+        (&["--key", "ip", "--trusted-proxies", "10.0.0.0/33"], "--trusted-proxies: "),
+        (&["--limit", "5"], "--limit 5: a DELETE request costs 10; use --limit 10, or --costs one"),
+        (&["--algorithm", "token_bucket", "--burst", "5"], "use --burst 10, or --costs one"),
+        (&["--window", "1ns"], "--window: policy `global`: a window of 1ns is outside"),
+        (
+            &["--algorithm", "token_bucket", "--limit", "999983", "--window", "400days"],
+            "--limit: policy `global`: a bucket of 999983 units",
+        ),
     ] {
-        let error = demo::app(&["demo", line[0], line[1]]).err().map(|error| error.to_string());
+        let error = demo::app(&[&["demo"], line].concat()).err().map(|error| error.to_string());
         let error = error.unwrap_or_default();
         assert!(error.contains(expected), "{line:?}: {error}");
         assert!(!error.contains("short"), "{line:?}: {error}");

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::{Path, Query, Request, State};
-use axum::http::header::{ALLOW, LOCATION};
+use axum::body::to_bytes;
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use tollgate::denial::problem_response;
 use tollgate::{RateLimitLayer, Store};
 use tower_http::cors::CorsLayer;
@@ -23,7 +26,15 @@ use tower_http::trace::TraceLayer;
 const MAX_ITEMS: usize = 10_000;
 /// The most items in a response.
 const MAX_PAGE: usize = 1_000;
+/// The most characters in a name.
+const MAX_NAME: usize = 200;
+/// The most bytes in a request body, which is more than any item needs.
+const MAX_BODY: usize = 16 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const X_SERVER_ID: HeaderName = HeaderName::from_static("x-server-id");
 
 /// The complete app. A layer wraps the layers above it, so read from the inside out.
 pub(crate) fn router<St: Store>(server_id: HeaderValue, limit: RateLimitLayer<St>) -> Router {
@@ -34,19 +45,43 @@ pub(crate) fn router<St: Store>(server_id: HeaderValue, limit: RateLimitLayer<St
         .with_state(Items::default())
         .route("/healthz", get(|| async { "ok\n" }))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "Try /items.") })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(map_response(as_problem))
         // Inside the limiter because time in its wait queue does not count as handler time. Only
         // reading the body can take long here, so the status is 408: the client was too slow.
         .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
         .layer(limit)
-        // Outside the limiter, so that scripts can read denials too.
-        .layer(CorsLayer::permissive())
+        // Outside the limiter, because scripts must be able to read denials. It answers OPTIONS.
+        .layer(cors())
         .layer(PropagateRequestIdLayer::x_request_id())
-        .layer(TraceLayer::new_for_http())
+        .layer(TraceLayer::new_for_http().make_span_with(span))
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
-        .layer(SetResponseHeaderLayer::overriding(
-            HeaderName::from_static("x-server-id"),
-            server_id,
-        ))
+        .layer(SetResponseHeaderLayer::overriding(X_SERVER_ID, server_id))
+}
+
+fn cors() -> CorsLayer {
+    // Browsers do not count `Authorization` as part of `*`.
+    CorsLayer::permissive()
+        .allow_headers([AUTHORIZATION, CONTENT_TYPE, X_API_KEY, X_REQUEST_ID])
+        .max_age(Duration::from_secs(600))
+}
+
+/// With tower-http's target, so that RUST_LOG=tower_http=debug selects it too.
+fn span<B>(request: &Request<B>) -> tracing::Span {
+    let id = request.headers().get(X_REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or("");
+    let (method, uri) = (request.method(), request.uri());
+    tracing::debug_span!(target: "tower_http::trace", "request", %method, %uri, id)
+}
+
+/// axum's own errors are texts, and become problems like the other errors.
+async fn as_problem(response: Response) -> Response {
+    let is_text = |it: &HeaderValue| it.as_bytes().starts_with(b"text/plain");
+    let status = response.status();
+    if !status.is_client_error() || !response.headers().get(CONTENT_TYPE).is_some_and(is_text) {
+        return response;
+    }
+    let text = to_bytes(response.into_body(), MAX_BODY).await.unwrap_or_default();
+    problem(status, &String::from_utf8_lossy(&text))
 }
 
 #[derive(Clone, Serialize)]
@@ -59,7 +94,16 @@ struct Item {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewItem {
+    #[serde(deserialize_with = "name")]
     name: String,
+}
+
+fn name<'de, D: Deserializer<'de>>(value: D) -> Result<String, D::Error> {
+    let name = String::deserialize(value)?;
+    if name.trim().is_empty() || name.chars().count() > MAX_NAME {
+        return Err(D::Error::custom(format_args!("a name has 1 to {MAX_NAME} characters")));
+    }
+    Ok(name)
 }
 
 #[derive(Deserialize)]
@@ -132,8 +176,8 @@ async fn remove(State(items): State<Items>, Path(id): Path<u64>) -> Response {
 async fn search(State(items): State<Items>, request: Request) -> Response {
     if !matches!(request.method().as_str(), "SEARCH" | "QUERY") {
         // axum would only list the methods that it supports.
-        let refused = problem(StatusCode::METHOD_NOT_ALLOWED, "Allow lists the methods.");
-        return ([(ALLOW, "GET, HEAD, POST, SEARCH, QUERY")], refused).into_response();
+        let rejected = problem(StatusCode::METHOD_NOT_ALLOWED, "Allow lists the methods.");
+        return ([(ALLOW, "GET, HEAD, POST, SEARCH, QUERY")], rejected).into_response();
     }
     match Query::<Search>::try_from_uri(request.uri()) {
         Ok(Query(Search { q })) => {

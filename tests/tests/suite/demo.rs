@@ -16,7 +16,7 @@ pub(crate) fn start(flags: &[&str]) -> (Replica, TempDir) {
         name: "api1".to_owned(),
         listen: ([127, 0, 0, 1], 0).into(),
         flags: flags.iter().map(ToString::to_string).collect(),
-        variables: vec![("RUST_LOG".to_owned(), "info,tollgate=debug".to_owned())],
+        variables: vec![("RUST_LOG".to_owned(), "info,tollgate=debug,tower_http=debug".to_owned())],
         folder: folder.path().to_owned(),
     });
     (replica.unwrap(), folder)
@@ -94,6 +94,7 @@ async fn keys_are_chained_and_never_logged() {
         assert_eq!(answer.status, expected, "{key}");
         assert_eq!(answer.header("x-server-id"), "api1");
     }
+    let denied = client.get("/items").await;
     replica.process.terminate();
     assert!(replica.process.wait(Duration::from_secs(10)).unwrap().success());
     let log = replica.process.output();
@@ -102,6 +103,10 @@ async fn keys_are_chained_and_never_logged() {
     for message in ["deny", "stopped"] {
         assert!(lines.iter().any(|line| line["message"] == message), "{message}: {log}");
     }
+    // A denial is found by the request id that the client received.
+    let id = denied.header("x-request-id");
+    let has_id = |line: &Value| line["message"] == "deny" && line["span"]["id"] == *id;
+    assert!(lines.iter().any(has_id), "{log}");
     for field in ["timestamp", "level", "target"] {
         assert!(lines.iter().all(|line| line[field].is_string()), "{field}: {log}");
     }

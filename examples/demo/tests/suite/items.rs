@@ -77,7 +77,7 @@ async fn items_are_searchable() {
 }
 
 #[tokio::test]
-async fn invalid_requests_are_refused() {
+async fn invalid_requests_are_rejected() {
     let app = service();
     for (method, path, body, expected) in [
         ("GET", "/", Value::Null, 404),
@@ -88,6 +88,11 @@ async fn invalid_requests_are_refused() {
         ("POST", "/items", json!("{"), 400),
         ("POST", "/items", json!({}), 422),
         ("POST", "/items", json!({ "name": "x", "id": 7 }), 422),
+        ("POST", "/items", json!({ "name": "" }), 422),
+        ("POST", "/items", json!({ "name": " " }), 422),
+        ("POST", "/items", json!({ "name": "ü".repeat(201) }), 422),
+        ("PUT", "/items/1", json!({ "name": "" }), 422),
+        ("POST", "/items", json!({ "name": "x".repeat(16 * 1024) }), 413),
         ("DELETE", "/items", Value::Null, 405),
         ("PURGE", "/items", Value::Null, 405),
         ("POST", "/items/1", Value::Null, 405),
@@ -96,9 +101,16 @@ async fn invalid_requests_are_refused() {
         assert_eq!(answer.status(), expected, "{method} {path}");
         assert!(expected != 405 || !header(&answer, "allow").is_empty(), "{method} {path}");
     }
-    let missing = send(&app, "GET", "/items/9", Value::Null).await;
-    assert_eq!(header(&missing, "content-type"), "application/problem+json");
-    assert_eq!(missing.body()["status"], 404);
+    let longest = json!({ "name": "ü".repeat(200) });
+    assert_eq!(send(&app, "POST", "/items", longest).await.status(), 201);
+    for (path, status, detail) in
+        [("/items/9", 404, "There is no such item."), ("/items/x", 400, "Invalid URL: ")]
+    {
+        let missing = send(&app, "GET", path, Value::Null).await;
+        assert_eq!(header(&missing, "content-type"), "application/problem+json");
+        assert_eq!(missing.body()["status"], status);
+        assert!(missing.body()["detail"].as_str().unwrap().starts_with(detail), "{missing:?}");
+    }
 }
 
 #[tokio::test]
@@ -110,6 +122,24 @@ async fn full_service_rejects_new_items() {
     assert_eq!(send(&app, "POST", "/items", json!({ "name": "x" })).await.status(), 507);
     assert_eq!(send(&app, "DELETE", "/items/1", Value::Null).await.status(), 204);
     assert_eq!(send(&app, "POST", "/items", json!({ "name": "x" })).await.status(), 201);
+}
+
+#[tokio::test]
+async fn scripts_may_send_credentials() {
+    // One unit, so a preflight with a cost would be denied.
+    let app = demo::app(&["demo", "--limit", "1", "--costs", "one"]).expect("the flags are right");
+    for _ in 0..2 {
+        let preflight = send(&app, "OPTIONS", "/items", Value::Null).await;
+        assert_eq!(preflight.status(), 200);
+        let allowed = header(&preflight, "access-control-allow-headers");
+        assert_eq!(allowed, "authorization,content-type,x-api-key,x-request-id");
+        assert_eq!(header(&preflight, "access-control-max-age"), "600");
+    }
+    for expected in [200, 429] {
+        let answer = send(&app, "GET", "/items", Value::Null).await;
+        assert_eq!(answer.status(), expected);
+        assert_eq!(header(&answer, "access-control-expose-headers"), "*");
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub fn run() -> ExitCode {
     let mut meant =
         BENCHES.iter().filter(|(name, _)| names.is_empty() || names.iter().any(|it| it == name));
     ended(match part {
-        None => meant.try_for_each(|(_, run)| run(&options)),
+        None => meant.try_for_each(|(_, run)| run(&options)).and_then(|()| options.check()),
         Some(Part::Alone { what }) => alone(&what),
         Some(Part::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),
         Some(Part::Replica { limiter, redis, port }) => {

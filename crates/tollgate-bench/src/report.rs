@@ -1,5 +1,6 @@
 //! The pages: tables of measured sides, with ratios between them and with goals.
 
+use std::cell::RefCell;
 use std::fmt::{Display, Write as _};
 use std::fs;
 use std::path::Path;
@@ -16,6 +17,40 @@ pub(crate) struct Options {
     /// Measures only the tables with this text in their title, and writes no page
     #[arg(long)]
     only: Option<String>,
+    #[arg(skip)]
+    titles: RefCell<Titles>,
+}
+
+/// The tables' titles so far.
+#[derive(Clone, Debug, Default)]
+struct Titles {
+    are_selected: bool,
+    others: Vec<&'static str>,
+}
+
+impl Options {
+    fn selects(&self, title: &'static str) -> bool {
+        let is_selected = self.only.as_ref().is_none_or(|only| title.contains(only));
+        let mut titles = self.titles.borrow_mut();
+        titles.are_selected |= is_selected;
+        if !is_selected {
+            titles.others.push(title);
+        }
+        is_selected
+    }
+
+    /// Fails if the benchmarks had no table with the text in `--only`.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let titles = self.titles.borrow();
+        match &self.only {
+            Some(only) if !titles.are_selected => {
+                let others = titles.others.join("\n  ");
+                Err(format!("no title contains `--only {only}`; the titles are:\n  {others}")
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A benchmark's page.
@@ -42,7 +77,7 @@ impl<'a> Page<'a> {
         columns: &'static str,
         measure: impl FnOnce(&mut Table) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        if self.options.only.as_ref().is_some_and(|only| !title.contains(only)) {
+        if !self.options.selects(title) {
             return Ok(());
         }
         eprintln!("## {title}\n{heads} | {columns}");
@@ -63,6 +98,9 @@ impl<'a> Page<'a> {
     /// Prints the page, and writes it to the folder of this machine's processor.
     pub(crate) fn write(self, name: &str, method: &str) -> Result<(), Failure> {
         let Self { options, tables, .. } = self;
+        if tables.is_empty() {
+            return Ok(());
+        }
         let (method, machine) = (method.trim(), machine::describe(name)?);
         let page = format!("# {name}\n\n{method}\n\n{machine}\n{tables}");
         println!("{page}");
@@ -178,7 +216,11 @@ impl Table {
                 Target::AtLeast(bound) => ("≥", bound, number.median >= bound),
             };
             let (case, against) = (case.join(", "), against.unwrap_or("–"));
-            let met = if met { "yes" } else { "**no**" };
+            let met = match met {
+                _ if number.median.is_nan() => "–",
+                true => "yes",
+                false => "**no**",
+            };
             writeln!(
                 self.goals,
                 "| {case} | {side} | {column} | {against} | {number} | {sign} {bound} | {met} |"
@@ -223,5 +265,57 @@ impl Goal {
     /// For the ratio to this side's number.
     pub(crate) const fn against(self, against: &'static str) -> Self {
         Self { against: Some(against), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(options: &Options) -> Result<String, Failure> {
+        let mut page = Page::new(options, 1);
+        page.table("A title", "limiter", "ns | µs", |table| {
+            let side = |name, numbers: [f64; 2]| Side::new(name, move || Ok(numbers.to_vec()));
+            let sides = vec![side(OURS, [2.0, f64::NAN]), side("peer", [1.0, 4.0])];
+            let goals = [
+                Goal::at_most("ns", 2.0),
+                Goal::at_most("ns", 1.5).against("peer"),
+                Goal::at_least("µs", 1.0),
+                Goal::at_most("µs", 1.0).against("peer"),
+                Goal::at_most("ns", 1.0).against("absent"),
+            ];
+            table.ratio("× peer", "µs", "peer").measure(&[], sides, &goals)
+        })?;
+        Ok(page.tables)
+    }
+
+    #[test]
+    fn goals_without_a_number_are_not_judged() {
+        let tables = page(&Options::default()).unwrap();
+        let rows = Vec::from_iter(tables.lines().filter(|line| line.starts_with('|')));
+        for row in [
+            "| limiter | ns | µs | × peer |",
+            "| Tollgate | 2.00 | – | – |",
+            "| peer | 1.00 | 4.00 | 1.00 |",
+            "|  | Tollgate | ns | – | 2.00 | ≤ 2 | yes |",
+            "|  | Tollgate | ns | peer | 2.00 | ≤ 1.5 | **no** |",
+            "|  | Tollgate | µs | – | – | ≥ 1 | – |",
+            "|  | Tollgate | µs | peer | – | ≤ 1 | – |",
+        ] {
+            assert!(rows.contains(&row), "{row} is not in\n{tables}");
+        }
+        assert!(!tables.contains("absent"), "{tables}");
+    }
+
+    #[test]
+    fn only_selects_a_table_or_lists_all() {
+        let only = |text: &str| Options { only: Some(text.to_owned()), ..Options::default() };
+        let options = only("title");
+        assert!(page(&options).unwrap().contains("## A title") && options.check().is_ok());
+        let options = only("other");
+        assert_eq!(page(&options).unwrap(), "");
+        let error = options.check().unwrap_err().to_string();
+        assert_eq!(error, "no title contains `--only other`; the titles are:\n  A title");
+        assert!(Options::default().check().is_ok());
     }
 }

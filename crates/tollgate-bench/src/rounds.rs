@@ -55,6 +55,9 @@ impl Spread {
     /// NaN if there are no numbers, or if one is NaN.
     pub(crate) fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted = Vec::from_iter(numbers);
+        if sorted.iter().any(|number| number.is_nan()) {
+            sorted.clear();
+        }
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
         let last = sorted.len().saturating_sub(1);
@@ -101,7 +104,15 @@ mod tests {
     fn even_count_averages_the_middle_two() {
         assert_eq!(Spread::of([4.0, 1.0, 3.0, 2.0]).to_string(), "2.50 (1.00–4.00)");
         assert_eq!(Spread::of([123.4; 2]).to_string(), "123");
-        assert_eq!(Spread::of([1.0, f64::NAN]).to_string(), "–");
+    }
+
+    #[test]
+    fn missing_number_leaves_no_median() {
+        for numbers in [&[f64::NAN, 1.0, 2.0, 3.0][..], &[1.0, 2.0, 3.0, -f64::NAN], &[]] {
+            let spread = Spread::of(numbers.iter().copied());
+            assert!(spread.median.is_nan(), "{numbers:?}");
+            assert_eq!(spread.to_string(), "–");
+        }
     }
 
     #[test]

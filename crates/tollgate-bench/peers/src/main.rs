@@ -20,7 +20,7 @@ use limitador::storage::AsyncCounterStorage;
 use limitador::storage::redis::{AsyncRedisStorage, CachedRedisStorage};
 use tokio::runtime;
 
-use crate::redis::load::{Ask, LIMIT, Round, WINDOW, round, worst};
+use crate::redis::load::{Ask, LIMIT, Round, WINDOW, address, round, worst};
 
 /// An error that stops a measurement.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -84,8 +84,7 @@ impl Limitador {
 
 impl Ask for Limitador {
     async fn ask(&self, number: u64) -> Result<bool, Failure> {
-        // The key for a number is the same for all limiters.
-        let user = format!("10.0.{:09}", number % self.keys);
+        let user = address(number % self.keys);
         let context = Context::from(HashMap::from([("user".to_owned(), user)]));
         let check = self.limiter.check_rate_limited_and_update(&self.namespace, &context, 1);
         // Its error type is not `Send`.

@@ -67,7 +67,14 @@ pub(crate) fn tables(
         for (name, lab) in labs {
             let goals = columns.split(" | ").zip([2.0, 5.0, 5.0]);
             let goals = goals.map(|(column, most)| Goal::at_most(column, most).of(name));
-            let side = Side::new(name, || lab.script_times());
+            let stores = stores(lab, MOST)?;
+            let limits = vec![(vec![bucket("durations", 1)?], KEYS)];
+            let fleet = Arc::new(Tollgate { stores: stores.clone(), limits });
+            let side = Side::new(name, || {
+                lab.forget_scripts();
+                paced(lab, 40_000, &fleet, &stores)?;
+                lab.script_times()
+            });
             table.measure(&[], vec![side], &Vec::from_iter(goals))?;
         }
         Ok(())
@@ -86,21 +93,28 @@ pub(crate) fn tables(
     })
 }
 
+const KEYS: u64 = 1_000;
+/// The number of replicas in the largest fleet.
+const MOST: u64 = 100;
+
+/// A fleet's stores.
+fn stores(lab: &Lab<'_>, replicas: u64) -> Result<Vec<RedisStore>, Failure> {
+    let store = |_| lab.store_with(|store| store.timeout(Duration::from_secs(1)));
+    (0..replicas).map(store).collect()
+}
+
 const FLEET: &str = "answered, % | requests per call | Redis µs | p99 ms | over the limit";
 
 /// Sends requests at a fixed rate to many replicas, and to as many plain clients.
 fn fleets(table: &mut Table, labs: &[(&'static str, Lab<'_>)]) -> Result<(), Failure> {
-    const KEYS: u64 = 1_000;
     const LEAN: &str = "lean script each";
     table.ratio("× lean script, Redis", REDIS, LEAN);
     let cases =
-        [1, 10, 100].into_iter().flat_map(|replicas| [(replicas, 20_000), (replicas, 40_000)]);
+        [1, 10, MOST].into_iter().flat_map(|replicas| [(replicas, 20_000), (replicas, 40_000)]);
     let cases = Vec::from_iter(cases);
     for (server, lab) in labs {
         for &(replicas, rate) in &cases {
-            let stores: Vec<_> = (0..replicas)
-                .map(|_| lab.store_with(|store| store.timeout(Duration::from_secs(1))))
-                .collect::<Result<_, _>>()?;
+            let stores = stores(lab, replicas)?;
             let clients = (0..replicas).map(|_| lab.client()).collect::<Result<_, _>>()?;
             let lean = Arc::new(lab.run(Plain::new(clients, KEYS, Call::Lean(1)))?);
             let ours = |policy, keys| {
@@ -116,7 +130,7 @@ fn fleets(table: &mut Table, labs: &[(&'static str, Lab<'_>)]) -> Result<(), Fai
                 Side::new(LEAN, || paced(lab, rate, &lean, &[])),
             ];
             let most = if rate == 20_000 { 1.1 } else { 0.5 };
-            let has_goal = replicas == 100 && *server == labs[0].0;
+            let has_goal = replicas == MOST && *server == labs[0].0;
             let goals = Vec::from_iter(has_goal.then(|| Goal::at_most(REDIS, most).against(LEAN)));
             let case: [&dyn Display; 3] = [server, &replicas, &rate];
             table.measure(&case, sides, &goals)?;

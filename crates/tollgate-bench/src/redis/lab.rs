@@ -98,27 +98,28 @@ impl<'a> Lab<'a> {
         Ok(store)
     }
 
-    /// A side that asks from some tasks and must not be denied.
+    /// A side that sends requests from some tasks and must not be denied.
     pub(crate) fn side(&self, name: &'static str, tasks: usize, asks: impl Ask) -> Side<'a> {
         let (lab, asks) = (self.clone(), Arc::new(asks));
-        self.contender(name, move || {
-            let round = lab.run(round(&asks, tasks))?;
-            if round.admitted < round.decisions {
-                let denied = round.decisions - round.admitted;
-                return Err(format!("{name}: {denied} requests were denied").into());
-            }
-            Ok(round)
-        })
+        self.contender(name, move || lab.run(round(&asks, tasks)))
     }
 
     /// The same with decisions of any result.
     pub(crate) fn denying(&self, name: &'static str, tasks: usize, asks: impl Ask) -> Side<'a> {
         let (lab, asks) = (self.clone(), Arc::new(asks));
-        self.contender(name, move || lab.run(round(&asks, tasks)))
+        self.measured(name, move || lab.run(round(&asks, tasks)))
     }
 
-    /// A side that uses the server in any way.
+    /// A side that uses the server in any way and must not be denied.
     pub(crate) fn contender(
+        &self,
+        name: &'static str,
+        mut run: impl FnMut() -> Result<Round, Failure> + 'a,
+    ) -> Side<'a> {
+        self.measured(name, move || without_denials(name, run()?))
+    }
+
+    fn measured(
         &self,
         name: &'static str,
         mut run: impl FnMut() -> Result<Round, Failure> + 'a,
@@ -134,9 +135,16 @@ impl<'a> Lab<'a> {
         })
     }
 
-    /// The durations of the server's scripts so far, in milliseconds of wall-clock time: the 99.9th
-    /// percentile of `EVALSHA`, the longest `EVALSHA`, and the longest `EVAL`, which compiles a
-    /// script. The longest are zero if all took less than 1 ms.
+    /// Removes the server's scripts and its statistics about them.
+    pub(crate) fn forget_scripts(&self) {
+        for command in [["SCRIPT", "FLUSH"], ["CONFIG", "RESETSTAT"], ["SLOWLOG", "RESET"]] {
+            self.redis.cmd(&command);
+        }
+    }
+
+    /// The durations of all scripts since [`forget_scripts`](Self::forget_scripts), in milliseconds of
+    /// wall-clock time: the 99.9th percentile of `EVALSHA`, the longest `EVALSHA`, and the longest
+    /// `EVAL`, which compiles a script. The longest are zero if all took less than 1 ms.
     pub(crate) fn script_times(&self) -> Result<Numbers, Failure> {
         let info = self.redis.cmd(&["INFO", "latencystats"]);
         let percentile = info.text().lines().find_map(|line| {
@@ -155,6 +163,15 @@ impl<'a> Lab<'a> {
     }
 }
 
+/// A limiter that denies measures less work than its peers.
+fn without_denials(name: &str, round: Round) -> Result<Round, Failure> {
+    let denied = round.decisions - round.admitted;
+    if denied > 0.0 {
+        return Err(format!("{name}: {denied} requests were denied").into());
+    }
+    Ok(round)
+}
+
 fn command(entry: &tollgate_test_servers::Value) -> &str {
     entry.list().first().map_or("", |name| name.text())
 }
@@ -171,5 +188,18 @@ impl Work {
         let number = |name: &str| redis.info(name).parse::<f64>();
         let seconds = number("used_cpu_user")? + number("used_cpu_sys")?;
         Ok(Self { seconds, scripts: redis.calls("evalsha") as f64 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denied_requests_fail_the_round() {
+        let round = |admitted| Round { decisions: 3.0, admitted, rate: 1.0, median: 1.0, p99: 1.0 };
+        assert!(without_denials("a", round(3.0)).is_ok());
+        let error = without_denials("a peer", round(1.0)).unwrap_err();
+        assert_eq!(error.to_string(), "a peer: 2 requests were denied");
     }
 }

@@ -19,7 +19,7 @@ use tollgate::{Policy, Quota, RedisStore, Store};
 use tollgate_redis::protocol::{Batch, KeyedCharge, Reply, SHA1, ScriptAnswer, TEXT};
 
 use crate::Failure;
-use crate::redis::load::{Ask, LIMIT, WINDOW};
+use crate::redis::load::{Ask, LIMIT, WINDOW, address};
 
 /// The capacity of buckets: far more than the load, so every request is allowed.
 pub(crate) const CAPACITY: u64 = 1_000_000_000;
@@ -28,11 +28,6 @@ pub(crate) const CAPACITY: u64 = 1_000_000_000;
 /// request, like the keys of real quotas. With `CAPACITY` units, they expire immediately.
 pub(crate) fn bucket(name: &str, rate: u64) -> Result<Policy, Failure> {
     Ok(Policy::token_bucket(name, Quota::per_second(rate).burst(CAPACITY))?)
-}
-
-/// The key for a number, the same for all limiters.
-pub(crate) fn address(number: u64) -> String {
-    format!("10.0.{number:09}")
 }
 
 /// A request's policies, each with its number of keys. If a policy has several quotas, they take

@@ -8,6 +8,11 @@ use tokio::task::coop::consume_budget;
 
 use crate::Failure;
 
+/// The key for a number, the same for all limiters.
+pub(crate) fn address(number: u64) -> String {
+    format!("10.0.{number:09}")
+}
+
 /// A limiter that decides on numbered requests.
 pub(crate) trait Ask: Send + Sync + 'static {
     /// Returns whether the request was allowed, or an error if there was no decision.

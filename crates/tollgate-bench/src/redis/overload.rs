@@ -15,8 +15,8 @@ use tollgate_test_servers::Redis;
 
 use crate::Failure;
 use crate::redis::lab::{Lab, Work};
-use crate::redis::limiters::{OneEach, Tollgate, address};
-use crate::redis::load::{Ask, round};
+use crate::redis::limiters::{OneEach, Tollgate};
+use crate::redis::load::{Ask, address, round};
 use crate::report::{Page, Table};
 use crate::rounds::{Numbers, Side};
 

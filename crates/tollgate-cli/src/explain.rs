@@ -63,7 +63,9 @@ impl Described {
         request.headers_mut().extend(self.header.iter().cloned());
         if let Some(host) = &self.host {
             let wrong = |_| {
-                format!("`{host}` is not a host; write it as shop.example or shop.example:8080")
+                format!(
+                    "`{host}` is not a host; write it as shop.example or shop.example:8080 [TG0710]"
+                )
             };
             host.parse::<Authority>().map_err(wrong)?;
         }
@@ -74,14 +76,14 @@ impl Described {
     fn user(&self, planned: &Planned) -> Result<Option<(&str, Option<usize>)>, String> {
         let Some(user) = self.user.as_deref() else { return Ok(None) };
         if user.is_empty() {
-            return Err("`--user` is empty".to_owned());
+            return Err("`--user` is empty [TG0710]".to_owned());
         }
         if !planned.has_users {
-            return Err("`identity` has no users: leave out `--user`".to_owned());
+            return Err("`identity` has no users: leave out `--user` [TG0710]".to_owned());
         }
         let tier = self.tier.as_ref().map(|name| {
             let tier = planned.plan.tiers.iter().position(|tier| tier == name);
-            tier.ok_or_else(|| format!("there is no tier `{}`", name.escape_debug()))
+            tier.ok_or_else(|| format!("there is no tier `{}` [TG0125]", name.escape_debug()))
         });
         Ok(Some((user, tier.transpose()?)))
     }

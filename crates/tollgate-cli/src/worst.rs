@@ -58,7 +58,8 @@ impl Threats {
             && (store_lost.is_some() || failover)
         {
             return Err(
-                "the limits have `store: memory`, which is not lost and does not fail over"
+                "the limits have `store: memory`, which is not lost and does not fail over: leave \
+                 out the fault [TG0710]"
                     .to_owned(),
             );
         }
@@ -230,7 +231,7 @@ pub(crate) fn check(
     let Some(mut group) = groups.pop() else {
         let names: Vec<_> = alone(plan, &tenants).into_iter().map(|group| group.name).collect();
         return Err(format!(
-            "there is no policy `{}`; the policies are {}",
+            "there is no policy `{}`; the policies are {} [TG0710]",
             expected.policy.as_deref().unwrap_or_default(),
             names.join(", ")
         ));

@@ -77,7 +77,7 @@ pub fn run(
     args: &ReplayArgs,
 ) -> Result<(String, bool), ReplayError> {
     if let Some(condition) = args.fail_if.iter().find(|it| it.compares() && other.is_none()) {
-        let error = format!("--fail-if '{condition}' needs another file: --compare FILE");
+        let error = format!("--fail-if '{condition}' needs another file: --compare FILE [TG0710]");
         return Err(ReplayError::Plan(error));
     }
     let limits = client_limits(&plan);

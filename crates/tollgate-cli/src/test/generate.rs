@@ -242,7 +242,7 @@ impl Clients {
             }
         }
         Err("no client can be made up: write a test with one of your API keys, as in \
-             `header: 'X-API-Key: …'`"
+             `header: 'X-API-Key: …'` [TG0710]"
             .to_owned())
     }
 

@@ -142,7 +142,8 @@ fn run_files(args: &TestArgs, seen: &Seen) -> Result<Report, ExitCode> {
             load(&limits, Checks { strict: false, files: false })
         };
         let limits = file.limits.as_ref().ok_or_else(|| {
-            wrong(&format_args!("{}: write `limits: FILE` to name the limits", path.display()))
+            let path = path.display();
+            wrong(&format_args!("{path}: write `limits: FILE` to name the limits [TG0009]"))
         });
         let plan = load(limits?)?;
         for tenants in &plan.tenants {

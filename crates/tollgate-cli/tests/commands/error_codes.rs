@@ -78,6 +78,32 @@ fn start_up_errors_have_codes() {
 }
 
 #[test]
+fn command_errors_have_codes() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("plain.yaml", &lines("target: http://127.0.0.1:9"));
+    write("tests.yaml", "tests: [{name: a, requests: [{expect: {status: 200}}]}]\n");
+    write("access.log", "203.0.113.7 - - [22/Nov/2026:10:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n");
+    write("no-paths.yaml", "openapi: 3.1.0\n");
+    for (code, arguments) in [
+        ("TG0009", &["test", "tests.yaml"][..]),
+        ("TG0701", &["suggest", "access.log", "--openapi", "no-such.yaml"]),
+        ("TG0701", &["suggest", "access.log", "--openapi", "no-paths.yaml"]),
+        ("TG0710", &["explain", "plain.yaml", "--user", "ann"]),
+        ("TG0710", &["explain", "plain.yaml", "--host", "a b"]),
+        ("TG0710", &["worst", "plain.yaml", "--redis-down", "10s"]),
+        (
+            "TG0710",
+            &["replay", "plain.yaml", "access.log", "--fail-if", "newly_denied_clients > 1"],
+        ),
+    ] {
+        let told = told(folder.path(), arguments, &[]);
+        assert!(told.contains(&format!("error[{code}]: ")), "{arguments:?}: {told}");
+        assert!(told.matches(code).count() == 1, "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn explain_error_prints_the_page() {
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).output().unwrap();

@@ -8,7 +8,7 @@ use super::super::replayed::ReplayError;
 
 /// Reads the path templates, such as `/v1/item/{id}`, from a file in YAML or JSON.
 pub(super) fn read(path: &Path) -> Result<Vec<String>, ReplayError> {
-    let wrong = |error: String| ReplayError::Plan(format!("{}: {error}", path.display()));
+    let wrong = |error: String| ReplayError::Plan(format!("{}: {error} [TG0701]", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     templates(&text).map_err(wrong)
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::sleep;
 use tollgate_config::plan::Plan;
@@ -47,6 +47,8 @@ pub(crate) struct Fingerprints(HashMap<PathBuf, Fingerprint>);
 struct Fingerprint {
     hash: u64,
     stamp: Option<(SystemTime, u64)>,
+    /// When the stamp was first seen.
+    since: Instant,
 }
 
 impl PartialEq for Fingerprint {
@@ -64,15 +66,17 @@ impl Fingerprints {
             // A pipe has no lasting contents, and reading it can block forever.
             let metadata = fs::metadata(&file).ok().filter(fs::Metadata::is_file);
             let stamp = metadata.and_then(|it| Some((it.modified().ok()?, it.len())));
-            if let Some((modified, _)) = stamp
-                && let Some(before) = before.0.get(&file).filter(|before| before.stamp == stamp)
-                && modified.elapsed().is_ok_and(|age| age > SAME_TIME)
+            let known = before.0.get(&file).filter(|before| before.stamp == stamp);
+            if let (Some((modified, _)), Some(known)) = (stamp, known)
+                // The modification time may lie in the future.
+                && modified.elapsed().unwrap_or_default().max(known.since.elapsed()) > SAME_TIME
             {
-                return (file, *before);
+                return (file, *known);
             }
+            let since = known.map_or_else(Instant::now, |known| known.since);
             let mut hasher = DefaultHasher::new();
             stamp.and_then(|_| fs::read(&file).ok()).hash(&mut hasher);
-            (file, Fingerprint { hash: hasher.finish(), stamp })
+            (file, Fingerprint { hash: hasher.finish(), stamp, since })
         };
         Self(files.into_iter().map(fingerprint).collect())
     }
@@ -83,6 +87,16 @@ impl Fingerprints {
 
     pub(crate) fn differ_from(&self, now: &Self) -> bool {
         self.0.iter().any(|(file, before)| now.0.get(file).is_some_and(|new| new != before))
+    }
+
+    /// Takes over the metadata of files with the same contents, so that these files are not read
+    /// again.
+    pub(crate) fn adopt_metadata(&mut self, now: &Self) {
+        for (file, before) in &mut self.0 {
+            if let Some(new) = now.0.get(file).filter(|new| *new == before) {
+                *before = *new;
+            }
+        }
     }
 
     pub(crate) fn add(&mut self, now: Self) {
@@ -165,6 +179,35 @@ mod tests {
         assert!(!is_seen());
         write("22", 2 * SAME_TIME);
         assert!(is_seen());
+    }
+
+    #[test]
+    fn touched_file_is_read_once() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("file");
+        let write = |text: &str, modified: SystemTime| {
+            fs::write(&file, text).unwrap();
+            File::options().append(true).open(&file).unwrap().set_modified(modified).unwrap();
+        };
+        let of = |before: &Fingerprints| Fingerprints::of([file.clone()], before);
+        let now = SystemTime::now();
+        for touched in [now - 2 * SAME_TIME, now + 1_000 * SAME_TIME] {
+            write("1", now - 3 * SAME_TIME);
+            let mut seen = of(&Fingerprints::default());
+            write("1", touched);
+            let looked = of(&seen);
+            assert!(!seen.differ_from(&looked));
+            seen.adopt_metadata(&looked);
+            // Another change within this interval may have the same modification time.
+            for known in seen.0.values_mut() {
+                known.since -= 2 * SAME_TIME;
+            }
+            // A reader would notice these contents.
+            write("2", touched);
+            assert!(!seen.differ_from(&of(&seen)));
+            write("2", touched + SAME_TIME);
+            assert!(seen.differ_from(&of(&seen)));
+        }
     }
 
     #[tokio::test(start_paused = true)]

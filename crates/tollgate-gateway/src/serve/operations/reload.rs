@@ -47,6 +47,7 @@ impl<St: Inspect> Reload<St> {
             let is_asked = timeout(INTERVAL, self.asked.notified()).await.is_ok();
             let now = block_in_place(|| self.look());
             if !self.seen.differ_from(&now) && !is_asked {
+                self.seen.adopt_metadata(&now);
                 continue;
             }
             self.seen = settled(now, || block_in_place(|| self.look())).await;

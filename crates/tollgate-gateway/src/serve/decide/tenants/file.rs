@@ -91,6 +91,7 @@ impl Shared {
         let look = || block_in_place(|| fingerprint(&self.path, &seen));
         let now = look();
         if !seen.differ_from(&now) {
+            self.state.lock().seen.adopt_metadata(&now);
             return;
         }
         let now = settled(now, look).await;

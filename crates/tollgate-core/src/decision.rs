@@ -207,8 +207,9 @@ pub struct Verdict {
     decisions: SmallVec<[Decision; 2]>,
 }
 
-/// The decisions on a fixed number of charges, by a store that always decides immediately. Unlike a
-/// [`Verdict`], it needs no list, so a caller can write each decision directly into its own data.
+/// The decisions on a fixed number of charges. The store itself has decided, so the verdict's source
+/// is [`Source::Store`]. Unlike a [`Verdict`], it needs no list, so a caller can write each decision
+/// directly into its own data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedVerdict<const N: usize> {
     /// Whether the request is admitted.
@@ -275,15 +276,6 @@ impl Verdict {
     /// Returns one decision per charge, in the order of the charges.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
-    }
-
-    /// Returns the same verdict on a fixed number of charges.
-    ///
-    /// # Panics
-    /// The verdict has another number of decisions.
-    pub fn fixed<const N: usize>(&self) -> FixedVerdict<N> {
-        let decisions = self.decisions().try_into().expect("a decision for each charge");
-        FixedVerdict { admitted: self.admitted, decided_at: self.decided_at, decisions }
     }
 
     /// Returns the receipts for the charges that this verdict made, each with an ID from `next_id`.

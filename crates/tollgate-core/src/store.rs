@@ -89,9 +89,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// dropped, the charge may still have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future>;
 
-    /// Decides like [`decide`](Store::decide), if the store always decides immediately. The caller
-    /// can then write the decisions directly into its own data. By default, the store returns `None`
-    /// without deciding, so a wrapper need not implement this.
+    /// Decides like [`decide`](Store::decide), if the store always decides immediately, and with
+    /// [`Source::Store`](crate::Source::Store). The caller can then write the decisions directly into
+    /// its own data. By default, the store returns `None` without deciding, so a wrapper need not
+    /// implement this.
     #[inline(always)]
     fn decide_now<const N: usize>(
         &self,

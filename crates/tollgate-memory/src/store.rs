@@ -177,7 +177,7 @@ impl<C: Clock> Inner<C> {
     ) -> Result<FixedVerdict<N>, StoreError> {
         match self.decide_known(charges) {
             Some(verdict) => Ok(verdict),
-            None => self.decide_unknown(charges).map(|verdict| verdict.fixed()),
+            None => self.decide_unknown(charges).map(|verdict| fixed(&verdict)),
         }
     }
 
@@ -192,6 +192,11 @@ impl<C: Clock> Inner<C> {
         let admitted = self.admit_new(charges);
         admitted.map_or_else(|| self.decide_all(charges), |verdict| Ok(verdict.into()))
     }
+}
+
+fn fixed<const N: usize>(verdict: &Verdict) -> FixedVerdict<N> {
+    let decisions = verdict.decisions().try_into().expect("a decision for each charge");
+    FixedVerdict { admitted: verdict.is_admitted(), decided_at: verdict.decided_at(), decisions }
 }
 
 impl<C: Clock> fmt::Debug for MemoryStore<C> {

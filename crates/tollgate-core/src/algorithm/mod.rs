@@ -16,7 +16,8 @@
 //! A *rule* is an algorithm with a policy's numbers filled in. Every rule has the three main
 //! methods of [`Rule`] in the same order: **refresh** advances time, **assess** decides without
 //! changing state, and **charge** takes units. A denial only calls the first two, so it cannot
-//! change state. The remaining methods correct a charge and convert a state to another quota.
+//! change state. [`take`](Rule::take) calls all three for a single charge. The remaining methods
+//! correct a charge and convert a state to another quota.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -60,7 +61,7 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// Returns the state of an unused key.
     fn fresh(&self) -> Self::State;
 
-    // An in-memory store decides with these three in about twenty nanoseconds. The rate limiting
+    // An in-memory store decides with these four in about twenty nanoseconds. The rate limiting
     // rules inline them, because a decision that is written to memory and then read at a different
     // width has to wait until the write completes.
     /// Advances time to `now`, without modifying the state.

@@ -103,6 +103,27 @@ impl Sentinels {
         })
     }
 
+    /// Makes the sentinels replace the running master. Waits until it follows the new master, and
+    /// returns the new master's index.
+    ///
+    /// # Panics
+    ///
+    /// If the failover takes longer than 30 s, or then the old master's change longer than a minute.
+    pub fn fail_over(&self) -> usize {
+        let old = self.master();
+        for sentinel in &self.sentinels {
+            // On a busy machine the new master may seem down, and would be replaced again.
+            let patient = ["SENTINEL", "SET", Self::NAME, "down-after-milliseconds", "60000"];
+            assert_eq!(sentinel.cmd(&patient).error(), None);
+        }
+        let answer = self.sentinels[0].cmd(&["SENTINEL", "FAILOVER", Self::NAME]);
+        assert_eq!(answer.error(), None);
+        let new = self.wait_for_failover(old);
+        let follows = || (self.nodes[old].info("role") == "slave").then_some(());
+        until(&format!("node {old} follows node {new}"), 2 * PATIENCE, follows);
+        new
+    }
+
     fn master_by(&self, sentinel: &Redis) -> usize {
         let answer = sentinel.cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME]);
         let [ip, port] = answer.list() else { panic!("no address: {answer:?}") };

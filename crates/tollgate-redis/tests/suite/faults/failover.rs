@@ -45,3 +45,20 @@ async fn resumed_old_master_charges_no_request() {
     let Held { lost, ghosts } = report.held;
     assert!(lost == 0 && ghosts.iter().all(|id| *id >= last), "{ghosts:?}");
 }
+
+/// The Sentinels make the old master close its connections. A client that connects to it again finds
+/// a replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn demoted_master_is_abandoned() {
+    let sentinels = Sentinels::start();
+    let scene = Scene::patient(&sentinels.url()).await;
+    let load = scene.load_under_way().await;
+    let new = block_in_place(|| sentinels.fail_over());
+    let calls = || sentinels.node(new).calls("evalsha");
+    let before = calls();
+    load.goes_on().await;
+    assert!(calls() > before);
+    let report = scene.recovers(load).await;
+    // Charges that the old master accepted after its replacement are lost.
+    assert!(report.held.lost < report.count(Told::Admitted), "{:?}", report.held);
+}

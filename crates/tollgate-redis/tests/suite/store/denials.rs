@@ -56,7 +56,7 @@ async fn key_with_remaining_units_is_queried() {
 }
 
 #[tokio::test]
-async fn cache_is_per_cost_and_key() {
+async fn cache_is_per_quota_cost_and_key() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(10);
@@ -81,6 +81,9 @@ async fn cache_is_per_cost_and_key() {
     }
     assert_eq!(charge(&store, &policy, "k", 4).await.source(), Source::Cache);
     assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Store);
+    // A denied unit fits into a larger quota.
+    assert_eq!(charge(&store, &policy, "k", 1).await.source(), Source::Cache);
+    assert!(charge(&store, &super::policy(11), "k", 1).await.is_admitted());
 }
 
 /// Another replica may have taken the other policy's remaining units, which this store cannot know.

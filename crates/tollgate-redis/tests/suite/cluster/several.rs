@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate_core::{
     Charge, Cost, Key, Lease, Outcome, Policy, Quota, ReceiptId, Settlement, Source, Store,
-    StoreExt,
+    StoreError, StoreExt, Verdict,
 };
 use tollgate_test_servers::{Cluster, until};
 

@@ -95,18 +95,46 @@ fn calendar_windows_use_the_time_zone() {
   target: http://localhost:3000
   strategy: fixed_window_counter
   client: {limit: 1000, calendar: day}
-  tiers: {internal: unlimited, pro: {limit: 5000, calendar: month}}
+  tiers: {pro: {limit: 5000, calendar: month}}
   apis: [{identifier: part, path: /part, share: 1/10}]
 ",
     );
     let words = tollgate_config::check::in_words(&plan);
     for line in [
         "  client: every request: 1000 units per calendar day in UTC per client IP, \
-         fixed window counter, memory\n    tier internal: unlimited\n    tier pro: 5000 units per calendar month in UTC\n",
+         fixed window counter, memory\n    tier pro: 5000 units per calendar month in UTC\n",
         "  part: any method /part: 100 units per calendar day in UTC per client IP, \
-         fixed window counter, memory\n    tier internal: unlimited\n    tier pro: 500 units per calendar month in UTC\n",
+         fixed window counter, memory\n    tier pro: 500 units per calendar month in UTC\n",
     ] {
         assert!(words.contains(line), "{words}");
+    }
+}
+
+#[test]
+fn tiers_may_be_unlimited() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  client: {limit: 1000, window: 1h}
+  tiers: {internal: unlimited, pro: {limit: 5000, window: 1h}}
+  apis: [{identifier: part, path: /part, share: 1/10}, {identifier: own, path: /own, limit: 5, window: 1h}]
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let in_tiers = |limit: &LimitPlan| {
+        let [quota] = &*limit.quotas else { panic!("{:?}", limit.quotas) };
+        let tiers = quota.tiers.iter();
+        tiers.map(|it| it.as_ref().map(|it| it.quota().limit())).collect::<Vec<_>>()
+    };
+    assert_eq!(in_tiers(limits.client.as_ref().unwrap()), [None, Some(5_000)]);
+    assert_eq!(in_tiers(&limits.apis[0].limit), [None, Some(500)]);
+    assert!(in_tiers(&limits.apis[1].limit).is_empty());
+    let words = tollgate_config::check::in_words(&plan);
+    let lines: Vec<_> = words.lines().filter(|line| line.contains("tier ")).collect();
+    let [internal, pro] = ["    tier internal: unlimited", "    tier pro: "];
+    assert_eq!(lines.len(), 4, "{words}");
+    for pair in lines.chunks(2) {
+        assert!(pair[0] == internal && pair[1].starts_with(pro), "{words}");
     }
 }
 

@@ -5,7 +5,7 @@ use super::Location;
 use crate::code::{self, Code};
 use crate::yaml::place::Place;
 use crate::yaml::problem::{Checked, Problems, Reported};
-use crate::yaml::spec::Shape;
+use crate::yaml::spec::{Presence, Shape};
 use crate::yaml::tree::{Node, Scalar, Value};
 
 /// A node that is being read, its path, and where its problems are reported.
@@ -105,11 +105,14 @@ impl<'a> Input<'a> {
             Value::List(_) => "a list",
             Value::Map(_) => "a section",
         };
-        let first_key = match shape {
-            Shape::Section(section) => section().fields().next().map(|field| field.key),
+        let example = match shape {
+            Shape::Section(section) => {
+                let required = section().fields().find(|it| it.presence == Presence::Required);
+                required.or_else(|| section().fields().next()).map(|field| field.key)
+            }
             _ => None,
         };
-        let cure = match (&self.node.value, first_key) {
+        let cure = match (&self.node.value, example) {
             _ if self.node.is_null() => {
                 "write a value, indented below the key, or remove the key".to_owned()
             }

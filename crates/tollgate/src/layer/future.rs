@@ -124,8 +124,9 @@ where
         let decided = admitted.run();
         let Driver { limits, face: http, .. } = &*self.layer;
         http.hand_over(limits, &decided, self.request.extensions_mut());
+        let has_work = http.has_work(&decided);
         let future = self.inner.call(self.request);
-        Stage::Running { future, work: Some((self.layer, decided)) }
+        Stage::Running { future, work: has_work.then_some((self.layer, decided)) }
     }
 }
 

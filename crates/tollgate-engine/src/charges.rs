@@ -21,7 +21,7 @@ pub struct Charges {
 }
 
 /// Most layers have a single limit, which needs no allocation. A `SmallVec` would also check at each
-/// access whether it has one.
+/// access whether its items are inline.
 #[derive(Clone, Debug, Default)]
 enum List {
     #[default]

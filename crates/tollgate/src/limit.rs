@@ -669,8 +669,8 @@ impl Limit {
         UnlimitedTiers { without_tier: self.is_only_in_tiers, in_tiers }
     }
 
-    /// Returns what builds the policies of clients with quotas of their own, if the limit looks them up.
-    /// `tiers` contains the tiers' names, ordered by number. `prepare` makes the values that responses
+    /// Returns the builder for the policies of clients with their own quotas, if the limit has a
+    /// look-up. `tiers` contains the tiers' names, ordered by number. `prepare` makes the values that responses
     /// to a client need.
     pub(crate) fn own_quotas(
         &self,

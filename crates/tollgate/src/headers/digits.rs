@@ -93,7 +93,8 @@ pub(super) fn integer(number: u64) -> HeaderValue {
 }
 
 /// Returns a time or a wait in seconds. Each thread remembers the last values, because responses
-/// within a minute have few different ones.
+/// have few different ones if the windows are short; any other value from 1000 on allocates twice,
+/// for its text and to share it.
 pub(super) fn seconds(number: u64) -> HeaderValue {
     const REMEMBERED: usize = 64;
     thread_local! {

@@ -126,8 +126,8 @@ impl<St: Store> Permit<St> {
         self.decided.charges.iter().find(|it| usize::from(it.limit) == pause)
     }
 
-    /// Decides what to do with the turn of a call that asked for it at this instant. If the call has
-    /// queued, this reads the key's pause and rate from the store again.
+    /// Decides what to do with a call's turn. `asked` is when the call entered the queue. If the call
+    /// has queued, this reads the key's pause and rate from the store again.
     pub(super) async fn turn(&mut self, asked: Instant) -> Turn {
         let Face { pause, rate, .. } = &self.state().face;
         if pause.is_none() && rate.is_none() {

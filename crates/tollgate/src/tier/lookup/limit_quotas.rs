@@ -68,7 +68,7 @@ impl LimitQuotas {
         shares.try_fold(base.with_quota(quota)?, |policy, (part, of)| policy.share(*part, *of))
     }
 
-    /// Returns the last known quota of the client with this key, if the key is enough to tell it.
+    /// Returns the last known quota of the client with this key, if the key alone identifies the client.
     #[cfg(feature = "metrics")]
     pub(crate) fn last(&self, key: &Key) -> Option<QuotaOrTier> {
         let is_key = self.owner_is_key.load(Ordering::Relaxed);

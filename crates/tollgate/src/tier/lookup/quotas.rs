@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 use tollgate_core::{Cost, Key, Policy, PolicyError, Quota};
 use tollgate_engine::{OwnPolicy, SubjectKind, TierIndex};
 
-use super::client_quota::ClientQuota;
-use super::client_quota::QuotaOrTier;
+use super::client_quota::{ClientQuota, QuotaOrTier};
 use super::entry::{Answer, Known, Look};
 use super::limit_quotas::LimitQuotas;
 use super::source::{OnLookupFailure, OnUnknownClient};
@@ -176,9 +175,9 @@ impl OwnQuotas {
     #[cold]
     fn build(&self, known: &Known) -> Terms {
         self.terms_of(known.quota.as_ref()).unwrap_or_else(|error| {
-            let shared = &self.quotas.lookup.source;
+            let source = &self.quotas.lookup.source;
             let policy = self.policy.name();
-            shared.unfit.report(|| {
+            source.unfit.report(|| {
                 tracing::warn!(
                     target: "tollgate",
                     policy,
@@ -188,7 +187,7 @@ impl OwnQuotas {
             });
             known.is_unfit.store(true, Ordering::Relaxed);
             let fit = |before: &Option<ClientQuota>| self.terms_of(before.as_ref()).ok();
-            match (shared.on_failure, known.before.iter().find_map(fit)) {
+            match (source.on_failure, known.before.iter().find_map(fit)) {
                 (OnLookupFailure::Refuse, _) => Terms::Refused(Refusal::LookUpFailed),
                 (_, Some(terms)) => terms,
                 _ => Terms::Tier(TierIndex::NONE),

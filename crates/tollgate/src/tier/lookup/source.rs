@@ -55,7 +55,7 @@ pub enum OnUnknownClient {
     Refuse,
 }
 
-/// Looks up quotas, with what a user has chosen about it.
+/// A look-up function and its options.
 pub(super) struct Source {
     pub(super) look_up: Box<LookUp>,
     pub(super) ttl: Duration,

@@ -15,8 +15,9 @@
 //! ```
 //!
 //! The indented lines describe the last of these responses. `entries NAME` counts the elements of a
-//! header, and `hours` is its `Retry-After`, rounded up. `received` and `forwarded NAME` show the last request that reached the upstream, and
-//! `count` is the number of these requests.
+//! header, `minutes` is the response's `Retry-After`, rounded up, and `type` is the fragment of the
+//! body's `type`. `received` and `forwarded NAME` show the last request that reached the upstream,
+//! and `count` is the number of these requests. A header with no expected value must be absent.
 
 use serde_json::Value;
 
@@ -73,21 +74,26 @@ fn check_request(name: &str, lines: &[&str], gateway: &Gateway, upstream: &Upstr
     }
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let values = |name: &str| {
-        let lines = head.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        lines.collect::<Vec<_>>().join(", ")
+        shown(head.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": ")))
     };
     let json = || serde_json::from_str::<Value>(body).expect(body);
     for line in expected {
         let (what, expected) = line.split_once(':').expect(name);
         let found = match what.split_once(' ') {
             Some(("<", header)) => values(header),
-            Some(("forwarded", header)) => upstream.last().header(header).to_owned(),
+            Some(("forwarded", header)) => {
+                let seen = upstream.last();
+                shown(seen.headers.get_all(header).iter().map(|value| value.to_str().unwrap()))
+            }
             Some(("entries", header)) => values(header).split(',').count().to_string(),
             _ => match what {
                 "code" => json()["code"].as_str().unwrap_or_default().to_owned(),
                 "status" => json()["status"].to_string(),
-                "hours" => {
-                    values("retry-after").parse::<u64>().unwrap().div_ceil(3_600).to_string()
+                "minutes" => values("retry-after").parse::<u64>().unwrap().div_ceil(60).to_string(),
+                "type" => {
+                    let json = json();
+                    let (_, fragment) = json["type"].as_str().unwrap().rsplit_once('#').unwrap();
+                    format!("#{fragment}")
                 }
                 "policies" => json()["violated-policies"].to_string(),
                 "count" => upstream.seen().len().to_string(),
@@ -98,4 +104,10 @@ fn check_request(name: &str, lines: &[&str], gateway: &Gateway, upstream: &Upstr
         let expected = expected.trim().replace("TARGET", &upstream.address.to_string());
         assert_eq!(found, expected, "{name}: {request}: {what}: {answer}");
     }
+}
+
+/// A header's lines. An empty header differs from an absent header.
+fn shown<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    let lines: Vec<_> = lines.map(|line| if line.is_empty() { "(empty)" } else { line }).collect();
+    lines.join(", ")
 }

@@ -87,7 +87,8 @@ impl Upstream {
         Self::serving(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(), answer)
     }
 
-    /// Answers `ok`, to paths with this prefix once per permit. A closed semaphore answers all.
+    /// Answers `ok`. A request to a path with this prefix first waits for a permit, until the
+    /// semaphore is closed.
     pub(crate) async fn gated(prefix: &'static str) -> (Self, Arc<Semaphore>) {
         let gate = Arc::new(Semaphore::new(0));
         let wait = Arc::clone(&gate);

@@ -8,8 +8,7 @@ pub use tollgate_engine::Mode;
 use tollgate_engine::{Corrects, Limit as Rule};
 
 use crate::cost::Costs;
-use crate::head::Condition;
-use crate::head::RequestHead;
+use crate::head::{Condition, RequestHead};
 use crate::key::{
     self, ApiKey, ApiKeys, ClientIp, Global, KeySource, Subject, SubjectKind, SubjectName,
 };
@@ -693,13 +692,14 @@ impl Limit {
     /// Returns the key's policy if its quota was looked up recently, and otherwise the tier's policy.
     #[cfg(feature = "metrics")]
     pub fn policy_of(&self, tier: Option<&Tier>, key: &Key) -> Policy {
-        let own = self.quotas.as_ref().and_then(|quotas| {
-            Some(match quotas.last(key)? {
-                QuotaOrTier::Quota(quota) => quotas.policy(&self.policy, quota).ok()?,
-                QuotaOrTier::Tier(tier) => self.policy_in(Some(&tier)).clone(),
-                QuotaOrTier::Unlimited => return None,
-            })
-        });
+        let quotas = self.quotas.as_ref();
+        let own = match quotas.and_then(|quotas| quotas.last(key)) {
+            Some(QuotaOrTier::Quota(own)) => {
+                quotas.and_then(|it| it.policy(&self.policy, own).ok())
+            }
+            Some(QuotaOrTier::Tier(tier)) => Some(self.policy_in(Some(&tier)).clone()),
+            Some(QuotaOrTier::Unlimited) | None => None,
+        };
         own.unwrap_or_else(|| self.policy_in(tier).clone())
     }
 

@@ -1,15 +1,12 @@
-//! The gate for pull requests: `replay --fail-if`, the action, and the pre-commit hooks.
+//! The gate for pull requests: the action and the pre-commit hooks.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use saphyr::{LoadableYamlNode, Yaml};
-use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::support::root;
+use crate::support::{Folder, root};
 
 fn limits(limit: u32) -> String {
     format!(
@@ -36,78 +33,10 @@ fn log() -> String {
     log
 }
 
-struct Folder(TempDir);
-
-impl Folder {
-    /// With the program in PATH.
-    fn new(limit: u32) -> Self {
-        let folder = Self(TempDir::new().unwrap());
-        folder.write("limits.yaml", &limits(limit));
-        folder.write("limits.test.yaml", TESTS);
-        folder.write("access.log", &log());
-        folder
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.path().join(name), text).unwrap();
-    }
-
-    fn run(&self, program: &str, arguments: &[&str], variables: &[(&str, String)]) -> Output {
-        let program_folder = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
-        let path = format!("{}:{}", program_folder.display(), std::env::var("PATH").unwrap());
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(self.path()).env("PATH", path);
-        command.envs(variables.iter().map(|(name, value)| (name, value))).output().unwrap()
-    }
-}
-
-#[test]
-fn replay_fails_if_a_condition_is_true() {
-    let folder = Folder::new(2);
-    folder.write("before.yaml", &limits(3));
-    for (conditions, fails) in [
-        (vec!["denied_clients > 1%"], false),
-        (vec!["denied_clients>0.9%"], true),
-        (vec!["denied_clients > 1"], false),
-        (vec!["denied_requests > 0"], true),
-        (vec!["unreadable_lines > 0", "denied_requests > 0.4%"], true),
-        (vec!["newly_denied_clients > 0", "newly_denied_requests > 1"], true),
-        (vec!["newly_denied_requests > 1"], false),
-    ] {
-        let mut arguments = vec!["replay", "limits.yaml", "access.log"];
-        arguments.extend(conditions.iter().flat_map(|condition| ["--fail-if", condition]));
-        arguments.extend(["--compare", "before.yaml"]);
-        let output = folder.run("tollgate", &arguments, &[]);
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(output.status.code(), Some(i32::from(fails)), "{conditions:?}: {text}");
-        assert_eq!(text.contains("\nThe replay fails:\n"), fails, "{text}");
-        arguments.extend(["--format", "json"]);
-        let json = folder.run("tollgate", &arguments, &[]).stdout;
-        let json: Value = serde_json::from_slice(&json).unwrap();
-        assert_eq!(json["failed_conditions"].as_array().unwrap().is_empty(), !fails, "{json}");
-    }
-    let reason = "denied_clients > 0.1%: 1 of 100 clients (1.00 %)";
-    let arguments = ["replay", "limits.yaml", "access.log", "--fail-if", "denied_clients > 0.1%"];
-    let output = folder.run("tollgate", &arguments, &[]);
-    assert!(String::from_utf8_lossy(&output.stdout).ends_with(&format!("{reason}\n")));
-    for (condition, cure) in [
-        ("clients > 1", "write one of denied_clients, "),
-        ("denied_clients", "write it as `denied_clients > 0.1%`"),
-        ("denied_clients > -1", "write a number such as 10 or 0.1%"),
-        ("newly_denied_clients > 1", "needs another file: --compare FILE"),
-    ] {
-        let output = folder.run(
-            "tollgate",
-            &["replay", "limits.yaml", "access.log", "--fail-if", condition],
-            &[],
-        );
-        assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&output.stderr).contains(cure), "{output:?}");
-    }
+/// Limits, their tests and a log.
+fn folder(limit: u32) -> Folder {
+    let limits = limits(limit);
+    Folder::with(&[("limits.yaml", &limits), ("limits.test.yaml", TESTS), ("access.log", &log())])
 }
 
 fn text<'a>(yaml: &'a Yaml<'_>, key: &str) -> &'a str {
@@ -171,7 +100,7 @@ fn action_runs_check_test_and_replay() {
                       commit -qm limits";
         assert!(folder.run("bash", &["-c", script], &[]).status.success());
     };
-    let folder = Folder::new(3);
+    let folder = folder(3);
     commit(&folder);
     let (summary, failed) = run_action(&folder, &all);
     assert_eq!(failed, None, "{summary}");
@@ -179,7 +108,7 @@ fn action_runs_check_test_and_replay() {
         assert!(summary.contains(part), "{summary}");
     }
     for (limit, failing) in [(2, "Replay the access log"), (1, "Test the limits")] {
-        let folder = Folder::new(3);
+        let folder = self::folder(3);
         commit(&folder);
         folder.write("limits.yaml", &limits(limit));
         let (summary, failed) = run_action(&folder, &all);
@@ -193,7 +122,7 @@ fn action_runs_check_test_and_replay() {
 
 #[test]
 fn action_installs_a_release() {
-    let folder = Folder::new(3);
+    let folder = folder(3);
     let script = "folder=tollgate-$(uname -m)-linux; mkdir -p v0.1.0 \"$folder\" && echo program > \
                   \"$folder/tollgate\" && tar -czf \"v0.1.0/$folder.tar.gz\" \"$folder\"";
     assert!(folder.run("bash", &["-c", script], &[]).status.success());
@@ -220,7 +149,7 @@ fn hooks_run_check_and_test() {
         let output = folder.run("bash", &[&["-c", &script, "--"], &arguments[..]].concat(), &[]);
         output.status.code()
     };
-    let folder = Folder::new(3);
+    let folder = folder(3);
     assert_eq!((run(&folder, "tollgate-check"), run(&folder, "tollgate-test")), (Some(0), Some(0)));
     folder.write("limits.yaml", &limits(1));
     assert_eq!((run(&folder, "tollgate-check"), run(&folder, "tollgate-test")), (Some(0), Some(1)));

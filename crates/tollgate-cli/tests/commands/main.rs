@@ -1,6 +1,7 @@
 //! Tests of the program's commands and of the files that describe it.
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
+mod cases;
 mod cli;
 mod command_page;
 mod containers;
@@ -8,10 +9,7 @@ mod error_codes;
 mod gate;
 mod metrics;
 mod named_files;
-#[cfg(unix)]
-mod rate_limit_files;
 mod replay;
 mod support;
-mod tenants;
 mod testing;
 mod translations;

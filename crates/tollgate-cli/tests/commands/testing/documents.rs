@@ -1,16 +1,18 @@
 //! The commands as the documents describe them.
 
-use std::path::Path;
+use std::fs;
 
-use super::*;
-use crate::support::root;
+use serde_json::Value;
+
+use super::LIMITS;
+use crate::support::{Folder, root};
 
 #[test]
 fn worst_names_the_guarantees_that_allow_more() {
     let guarantees = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
-    let folder = Folder::new(LIMITS);
-    let report = folder
-        .output("worst limits.yaml --replicas 3 --redis-down 10s --failover --html worst.html");
+    let folder = Folder::with(&[("limits.yaml", LIMITS)]);
+    let worst = "worst limits.yaml --replicas 3 --redis-down 10s --failover --html worst.html";
+    let report = folder.output(&worst.split(' ').collect::<Vec<_>>());
     let html = folder.read("worst.html");
     assert!(html.contains("<h2>login: at most 13 in any 60 s (proved)</h2>"), "{html}");
     assert!(html.contains("a failover</p>"), "{html}");
@@ -24,18 +26,19 @@ fn worst_names_the_guarantees_that_allow_more() {
     }
     assert_eq!(rows, 2);
     folder.write("limits.yaml", LIMITS.split("  store").next().unwrap());
-    let report = folder.output("worst limits.yaml --replicas 3");
+    let report = folder.output(&["worst", "limits.yaml", "--replicas", "3"]);
     assert!(report.contains("login: at most 15 in any 60 s (proved)"), "{report}");
     let row = report.lines().last().unwrap().split_once(": ").unwrap().1;
     assert!(guarantees.contains(row), "{row}");
     let json: Value =
-        serde_json::from_str(&folder.output("worst limits.yaml --format json")).unwrap();
+        serde_json::from_str(&folder.output(&["worst", "limits.yaml", "--format", "json"]))
+            .unwrap();
     assert_eq!(json["worst"][1]["name"], "login");
     assert_eq!(
         (&json["worst"][1]["at_most"], &json["worst"][1]["proved"]),
         (&5.into(), &true.into())
     );
-    let output = folder.tollgate("worst limits.yaml --failover");
+    let output = folder.tollgate(&["worst", "limits.yaml", "--failover"]);
     assert_eq!(output.status.code(), Some(2));
 }
 
@@ -43,29 +46,24 @@ fn worst_names_the_guarantees_that_allow_more() {
 #[test]
 fn guide_works_as_written() {
     let guide = fs::read_to_string(root().join("docs/testing-limits.md")).unwrap();
-    let folder = Folder::new("");
     let shared = "rateLimiter:\n  target: http://localhost:3000\n  client: {limit: 100, \
                   windowSeconds: 60}\n  store: {redis: {url: 'redis://localhost:6379'}}\n";
-    folder.write("shared.yaml", shared);
     let line = "203.0.113.1 - - [22/Nov/2026:00:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n";
-    folder.write("access.log", line);
+    let files = [("limits.yaml", ""), ("shared.yaml", shared), ("access.log", line)];
+    let folder = Folder::with(&files);
     let (mut commands, mut files) = (0, 0);
     for block in guide.split("```").skip(1).step_by(2) {
         let (language, text) = block.split_once('\n').unwrap();
         match language {
             "sh" => {
-                fs::copy(folder.file("limits.yaml"), folder.file("before.yaml")).unwrap();
-                let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
-                let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-                let mut shell = Command::new("bash");
-                shell.args(["-e", "-c", text]).env("PATH", path).current_dir(folder.0.path());
-                let output = shell.output().unwrap();
+                folder.write("before.yaml", &folder.read("limits.yaml"));
+                let output = folder.run("bash", &["-e", "-c", text], &[]);
                 assert!(output.status.success(), "{text}: {output:?}");
                 commands += text.lines().count();
             }
             "yml" => {
                 folder.write("own.test.yaml", text);
-                folder.output("test own.test.yaml");
+                folder.output(&["test", "own.test.yaml"]);
                 files += 1;
             }
             _ => {}
@@ -75,7 +73,7 @@ fn guide_works_as_written() {
     // The failure that the guide shows.
     let limits = folder.read("limits.yaml").replace("limit: 5\n", "limit: 6\n");
     folder.write("limits.yaml", &limits);
-    let output = folder.tollgate("test limits.test.yaml");
+    let output = folder.tollgate(&["test", "limits.test.yaml"]);
     let report = String::from_utf8(output.stdout).unwrap();
     let shown = guide.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(report.contains(shown), "{report}");

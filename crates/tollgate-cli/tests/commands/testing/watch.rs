@@ -1,9 +1,13 @@
 //! Tests that run again.
 
-use super::*;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use super::LIMITS;
+use crate::support::Folder;
 
 /// A command that runs until the end of the test.
-struct Running(std::process::Child);
+struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -14,19 +18,18 @@ impl Drop for Running {
 
 #[test]
 fn watch_runs_again_when_a_file_changes() {
-    let folder = Folder::new(LIMITS);
-    folder.write("later.yaml", LIMITS);
     let tests = "limits: limits.yaml
 tests:
   - name: after a reload
     requests: [{client: 198.51.100.1, path: /other, at: 2s, count: 10, expect: {status: 200}}]
     faults: [{at: 1s, reload: later.yaml}]
 ";
-    folder.write("limits.test.yaml", tests);
+    let limits = [("limits.yaml", LIMITS), ("later.yaml", LIMITS), ("limits.test.yaml", tests)];
+    let folder = Folder::with(&limits);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command
         .args(["test", "--watch", "limits.test.yaml", "--html", "report.html"])
-        .current_dir(folder.0.path());
+        .current_dir(folder.path());
     let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
     // The summary is a report's last line.

@@ -43,7 +43,7 @@ macro_rules! tables {
     )* };
 }
 
-tables! { cli errors replay suggest tenants tests }
+tables! { cli errors explain replay suggest tenants tests }
 
 fn check(table: &str) {
     let mut wrong = Vec::new();

@@ -20,23 +20,6 @@ fn lines(upstream: &Upstream, limit: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reload_preserves_counters() {
-    let upstream = Upstream::new().await;
-    let (gateway, client) = Gateway::with_client(&lines(&upstream, 5));
-    for left in ["4", "3", "2"] {
-        assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), left);
-    }
-    gateway.rewrite(&lines(&upstream, 10));
-    gateway.until_config(|config| config["version"] == 2).await;
-    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "6");
-    gateway.rewrite(&lines(&upstream, 4));
-    gateway.until_config(|config| config["version"] == 3).await;
-    assert_eq!(client.get("/").await.status, 429);
-    // The reload must not close upstream connections.
-    assert_eq!(upstream.connections(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn reload_preserves_the_wait_queue() {
     let upstream = Upstream::new().await;
     let lines = |requests: u32| {
@@ -60,38 +43,6 @@ async fn reload_preserves_the_wait_queue() {
     assert_eq!(Client::new(address).get("/").await.status, 429, "the queue is full");
     assert!(!waiting.is_finished());
     waiting.abort();
-}
-
-/// A memory store cannot fail, so the setting has no effect. Another store opens on the next start.
-#[tokio::test(flavor = "multi_thread")]
-async fn local_fallback_is_valid_for_memory_stores() {
-    let upstream = Upstream::new().await;
-    let local = |limit| format!("{}onStoreError: local\n", lines(&upstream, limit));
-    let (gateway, client) = Gateway::with_client(&local(5));
-    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
-    let redis = "store: {redis: {url: 'redis://127.0.0.1:6379'}}\n";
-    gateway.rewrite(&format!("{}{redis}", local(6)));
-    gateway.until_config(|config| config["version"] == 2).await;
-    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn invalid_file_is_reported_but_not_applied() {
-    let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 5));
-    gateway.rewrite("target: http://127.0.0.1:1\nlimits: 5\n");
-    let config = gateway.until_config(|config| config["failedReloads"] == 1).await;
-    assert_eq!((&config["version"], &config["current"]), (&1.into(), &false.into()));
-    let message = config["lastError"]["message"].as_str().unwrap();
-    assert!(message.contains("limits.yaml") && message.contains("limits"), "{message}");
-    assert!(!message.ends_with('\n'), "{message:?}");
-    gateway.until_logged("was not reloaded");
-    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
-
-    gateway.rewrite(&lines(&upstream, 6));
-    let config = gateway.until_config(|config| config["version"] == 2).await;
-    assert_eq!((&config["current"], &config["lastError"]), (&true.into(), &().into()));
-    assert_eq!(config["failedReloads"], 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,26 +152,6 @@ async fn sighup_reloads_an_unchanged_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_need_a_restart_are_listed() {
-    let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 5));
-    gateway.rewrite(&format!(
-        "{}listen: 127.0.0.1:1\nstore: {{memory: {{maxKeys: 5000}}}}\n",
-        lines(&upstream, 5)
-    ));
-    let config = gateway.until_config(|config| config["version"] == 2).await;
-    assert_eq!(config["waitsForRestart"], serde_json::json!(["listen", "store"]));
-    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
-    // The list survives other changes, and reverting a setting removes it.
-    gateway.rewrite(&format!("{}listen: 127.0.0.1:1\n", lines(&upstream, 6)));
-    let config = gateway.until_config(|config| config["version"] == 3).await;
-    assert_eq!(config["waitsForRestart"], serde_json::json!(["listen"]));
-    gateway.rewrite(&lines(&upstream, 6));
-    let config = gateway.until_config(|config| config["version"] == 4).await;
-    assert_eq!(config["waitsForRestart"], serde_json::json!([]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn reloads_under_load_fail_no_request() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 1_000_000));
@@ -258,26 +189,6 @@ async fn reloads_under_load_fail_no_request() {
     let left = Client::new(gateway.address).get("/").await;
     let left: usize = left.header("x-ratelimit-remaining").parse().unwrap();
     assert_eq!(left, 1_000_005 - sent - 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn admin_paths_are_not_public() {
-    let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 5));
-    for path in ["/healthz", "/readyz", "/config"] {
-        assert_eq!(gateway.admin(path).await.status, 200, "{path}");
-        // The public address forwards the request to the upstream.
-        assert_eq!(&*Client::new(gateway.address).get(path).await.body, b"ok", "{path}");
-    }
-    assert_eq!(gateway.admin("/no-such").await.status, 404);
-    let admin = Client::new(gateway.admin);
-    let answer = admin.send("POST", "/config", &[], "").await.unwrap();
-    assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));
-    let config = gateway.admin("/config").await.json();
-    assert_eq!((&config["version"], &config["current"]), (&1.into(), &true.into()));
-    assert!(config["age"].as_u64().unwrap() < 60);
-    let plan = config["plan"].to_string();
-    assert!(plan.contains("global: every request"), "{plan}");
 }
 
 #[test]

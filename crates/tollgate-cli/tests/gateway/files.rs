@@ -4,10 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 
-use socket2::{Domain, Socket, Type};
 use tokio::task::JoinSet;
 
-use crate::support::{Client, Gateway, PATIENCE, RawClient, Upstream, until, whole};
+use crate::support::{self, Client, Gateway, RawClient, Upstream, until, whole};
 
 const FILES: usize = 300;
 
@@ -16,11 +15,7 @@ const PATIENT: &str = "timeouts: {requestHeader: 1h, keepAlive: 1h, connect: 1m}
 
 /// Connects from another loopback address.
 fn connect_from(last: u8, address: SocketAddr) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0)).into()).unwrap();
-    socket.connect(&address.into()).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.into()
+    support::connect_from(Ipv4Addr::new(127, 0, 0, last), address)
 }
 
 /// Opens 400 connections, ten per address, and sends half a header on each.

@@ -14,38 +14,6 @@ use tokio::time::timeout;
 use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange, listen};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn request_is_forwarded_with_the_client_address() {
-    let upstream = Upstream::new().await;
-    let (gateway, client) = Gateway::with_client(&upstream.target());
-    let headers = [
-        ("connection", "x-private"),
-        ("x-private", "1"),
-        ("keep-alive", "timeout=5"),
-        ("te", "trailers, deflate"),
-        ("x-kept", "yes"),
-        ("x-forwarded-for", "192.0.2.1"),
-        ("x-forwarded-proto", "https"),
-    ];
-    let answer = client.send("SEARCH", "/a?b=%2F&c", &headers, "body").await.unwrap();
-    assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]));
-
-    let seen = upstream.last();
-    assert_eq!((seen.method.as_str(), seen.uri.to_string().as_str()), ("SEARCH", "/a?b=%2F&c"));
-    assert_eq!((&*seen.body, seen.header("content-length")), (&b"body"[..], "4"));
-    assert_eq!((seen.header("x-private"), seen.header("keep-alive")), ("", ""));
-    assert_eq!((seen.header("te"), seen.header("connection")), ("trailers", "te"));
-    assert_eq!(seen.header("x-kept"), "yes");
-    let host = gateway.address.to_string();
-    assert_eq!((seen.header("host"), seen.header("x-forwarded-host")), (&*host, &*host));
-    // 127.0.0.1 is not in `trustedProxies`, so its `X-Forwarded-*` headers are replaced.
-    assert_eq!(seen.header("x-forwarded-for"), "127.0.0.1");
-    assert_eq!(seen.header("x-forwarded-proto"), "http");
-    let element = format!("for=127.0.0.1;proto=http;host=\"{host}\"");
-    assert_eq!(seen.header("forwarded"), element);
-    assert!(seen.header("via").starts_with("1.1 tollgate-"), "{}", seen.header("via"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn clients_share_upstream_connections() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());

@@ -3,8 +3,7 @@
 mod envoy;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
@@ -16,7 +15,9 @@ use tempfile::TempDir;
 use tollgate_test_servers::{Port, Process};
 use tollgate_test_servers::{until, until_async};
 
-use crate::support::{Answer, Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange_bytes};
+use crate::support::{
+    Answer, Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange_bytes, exchange_from,
+};
 
 /// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
@@ -121,7 +122,9 @@ async fn check(program: &str, args: &[&str], files: &[&str]) -> RunningProxy {
     assert_eq!(key.status, 200, "{key:?}");
     assert_eq!(service.seen().len(), 5);
 
-    let listed = ask_from([127, 0, 0, 9], port.address());
+    let request =
+        format!("GET /a HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", port.address());
+    let listed = exchange_from(Ipv4Addr::new(127, 0, 0, 9), port.address(), &request);
     assert!(listed.starts_with("HTTP/1.1 403"), "{listed}");
     assert_eq!(service.seen().len(), 5);
     RunningProxy { client, _running: (process, gateway, folder) }
@@ -140,18 +143,6 @@ fn is_denied(answer: &Answer) {
     assert!(!answer.header("ratelimit-policy").is_empty());
 }
 
-/// Sends a request from this address and returns the response.
-fn ask_from(ip: [u8; 4], to: SocketAddr) -> String {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
-    socket.connect(&to.into()).unwrap();
-    let mut stream = TcpStream::from(socket);
-    write!(stream, "GET /a HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 /// The headers that Traefik sends.
 const TRAEFIK: [(&str, &str); 5] = [
     ("x-forwarded-method", "GET"),
@@ -160,25 +151,6 @@ const TRAEFIK: [(&str, &str); 5] = [
     ("x-forwarded-uri", "/slow?a=b"),
     ("x-forwarded-for", "203.0.113.7"),
 ];
-
-#[tokio::test]
-async fn traefik_and_envoy_share_quotas() {
-    let (_gateway, decisions) = deciding_gateway();
-    let client = Client::new(decisions);
-    let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
-    assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
-    assert!(answer.header("ratelimit").contains("r=0"), "{answer:?}");
-    is_denied(&client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap());
-    let envoy = |address| [("x-forwarded-for", address), ("host", "shop.example")];
-    let ask = async |address, path: &str| {
-        client.send("GET", &format!("/ext-authz{path}"), &envoy(address), "").await.unwrap()
-    };
-    is_denied(&ask("203.0.113.7", "/slow").await);
-    is_denied(&ask("203.0.113.7", "//./slow?c").await);
-    assert_eq!(ask("203.0.113.8", "/slow").await.status, 200);
-    // Servers disagree about this escape, so the path is rejected.
-    assert_eq!(ask("203.0.113.9", "/a%2Fb").await.status, 400);
-}
 
 #[tokio::test]
 async fn only_trusted_hops_are_skipped() {
@@ -231,31 +203,6 @@ async fn log_suggests_a_fix_for_invalid_checks() {
     let logged = gateway.log().matches(" [TG0418]").count();
     assert_eq!(ask("/", &TRAEFIK).await, UNCHECKED);
     assert_eq!(gateway.log().matches(" [TG0418]").count(), logged, "{}", gateway.log());
-
-    let lines = LIMITS.replacen("[127.0.0.1]", "[192.0.2.1]", 1);
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.fronts["forwardAuth"]);
-    let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
-    assert_eq!(answer.status, 403);
-    let problem = answer.json();
-    assert_eq!(problem["detail"], UNCHECKED);
-    assert_eq!(problem["type"], "about:blank");
-    assert_eq!(problem["code"], "untrusted-proxy");
-    gateway.until_logged("add it to `rateLimiter.forwardAuth.trustedProxies` [TG0419]");
-}
-
-#[tokio::test]
-async fn forwarding_and_deciding_share_quotas() {
-    let service = Upstream::new().await;
-    let lines = format!("listen: 127.0.0.1:0\n{}{LIMITS}", service.target());
-    let gateway = Gateway::start(&lines);
-    let through = Client::new(gateway.address);
-    assert_eq!(through.get("/slow").await.status, 200);
-    let mut headers = TRAEFIK;
-    headers[4].1 = "127.0.0.1";
-    let asking = Client::new(gateway.fronts["forwardAuth"]);
-    is_denied(&asking.send("GET", "/forward-auth", &headers, "").await.unwrap());
-    assert_eq!(service.seen().len(), 1);
 }
 
 /// Odd requests, and the gateway's decision about each.

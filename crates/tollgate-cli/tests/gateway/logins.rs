@@ -6,22 +6,12 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 use tokio::task::JoinSet;
 
-use crate::overriding::succeed;
-
+use crate::cases::documented;
 use crate::support::{Answer, Client, Gateway, RawHttp2, Upstream, listen};
 
 /// The limits of docs/how-to/login.md.
 fn login() -> String {
-    documented(1)
-}
-
-/// The limits in this block of docs/how-to/login.md.
-fn documented(block: usize) -> String {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/how-to/login.md");
-    let document = std::fs::read_to_string(file).unwrap();
-    let yaml = document.split("```yaml\n").nth(block).unwrap().split("```").next().unwrap();
-    let lines = yaml.lines().skip(1).filter(|line| !line.trim_start().starts_with("target:"));
-    lines.map(|line| format!("{}\n", line.strip_prefix("  ").unwrap())).collect()
+    documented("docs/how-to/login.md", 1)
 }
 
 /// Accepts the password `right`.
@@ -88,86 +78,6 @@ async fn one_address_guesses_at_many_accounts() {
     assert_eq!(post(&clients[1], &guess(&account(0), "right")).await.status, 200);
 }
 
-/// A success clears the tries at this account from this address only.
-#[tokio::test(flavor = "multi_thread")]
-async fn success_forgives_the_tries_at_one_account() {
-    let upstream = service().await;
-    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
-    let client = &clients(&gateway, 1)[0];
-    for (email, password, expected) in [
-        ("ann", "wrong", [401; 4].as_slice()),
-        ("bob", "wrong", &[401, 401, 401, 401, 401, 429]),
-        ("ann", "right", &[200]),
-        ("ann", "wrong", &[401; 5]),
-        ("ann", "wrong", &[429]),
-        ("bob", "right", &[429]),
-    ] {
-        for expected in expected {
-            let answer = post(client, &guess(email, password)).await;
-            assert_eq!(answer.status.as_u16(), *expected, "{email} {password}");
-        }
-    }
-}
-
-/// A service that answers every login with 200, and shows a success in a header.
-#[tokio::test(flavor = "multi_thread")]
-async fn header_shows_the_success() {
-    let upstream = Upstream::answering(|seen| {
-        let is_right = seen.body.windows(5).any(|part| part == b"right");
-        let told = Response::builder().header("x-login", if is_right { "ok" } else { "wrong" });
-        let told = if is_right { told.header("x-session", "5") } else { told };
-        told.body(Full::from("told").boxed()).unwrap()
-    })
-    .await;
-    for header in ["'X-Login: ok'", "X-Session"] {
-        let gateway = Gateway::start(&format!(
-            "{}levels: {{account: {{key: body, name: email}}}}\n\
-             apis: [{{identifier: login, path: /login, per: [account, ip], \
-                     strategy: sliding_window_log, limit: 3, windowSeconds: 3600, \
-                     forgiveOn: {{status: 200, header: {header}}}}}]\n",
-            upstream.target()
-        ));
-        let client = Client::new(gateway.address);
-        for (password, remaining) in
-            [("wrong", "2"), ("wrong", "1"), ("right", "3"), ("wrong", "2"), ("wrong", "1")]
-        {
-            let answer = post(&client, &guess("ann", password)).await;
-            assert_eq!(answer.header("x-ratelimit-remaining"), remaining, "{header} {password}");
-        }
-    }
-}
-
-/// A service that answers every login with 200, and shows a success in the body.
-async fn telling_service(head: &'static [(&'static str, &'static str)]) -> Upstream {
-    Upstream::answering(move |seen| {
-        let is_right = seen.body.windows(5).any(|part| part == b"right");
-        let told =
-            head.iter().fold(Response::builder(), |told, (name, value)| told.header(*name, *value));
-        let body = serde_json::json!({"ok": is_right, "user": {"ok": true}}).to_string();
-        told.body(Full::from(body).boxed()).unwrap()
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn body_shows_the_success() {
-    let upstream = telling_service(&[]).await;
-    let gateway = Gateway::start(&format!("{}{}", upstream.target(), documented(2)));
-    let client = Client::new(gateway.address);
-    let guesses = [("wrong", "4"), ("wrong", "3"), ("right", "2"), ("wrong", "4"), ("wrong", "3")];
-    for (password, remaining) in guesses {
-        let answer = post(&client, &guess("ann", password)).await;
-        let ok = format!("\"ok\":{}", password == "right");
-        let body = std::str::from_utf8(&answer.body).unwrap();
-        assert!(body.contains(&ok), "{body}");
-        // The headers are sent before the body.
-        assert_eq!(answer.header("x-ratelimit-remaining"), remaining, "{password}");
-    }
-    for expected in [200, 200, 200, 429] {
-        assert_eq!(post(&client, &guess("ann", "wrong")).await.status, expected);
-    }
-}
-
 /// An upstream with HTTP/2 that answers all logins with success. It sends a stream's last frame, which
 /// is empty, after the client has received the complete body.
 fn upstream_without_end() -> SocketAddr {
@@ -189,24 +99,12 @@ fn upstream_without_end() -> SocketAddr {
 async fn body_is_complete_before_its_stream() {
     let address = upstream_without_end();
     let target = format!("target: {{url: 'http://{address}', protocol: http2}}\n");
-    let gateway = Gateway::start(&format!("{target}{}", documented(2)));
+    let gateway = Gateway::start(&format!("{target}{}", documented("docs/how-to/login.md", 2)));
     let client = Client::new(gateway.address);
     for _ in 0..3 {
         let answer = post(&client, &guess("ann", "right")).await;
         assert_eq!(answer.body, "{\"ok\": true}");
         assert_eq!(answer.header("x-ratelimit-remaining"), "4");
-    }
-}
-
-/// The gateway does not decode bodies.
-#[tokio::test(flavor = "multi_thread")]
-async fn compressed_success_does_not_forgive() {
-    let upstream = telling_service(&[("content-encoding", "br")]).await;
-    let gateway = Gateway::start(&format!("{}{}", upstream.target(), documented(2)));
-    let client = Client::new(gateway.address);
-    for remaining in ["4", "3", "2"] {
-        let answer = post(&client, &guess("ann", "right")).await;
-        assert_eq!(answer.header("x-ratelimit-remaining"), remaining);
     }
 }
 
@@ -279,84 +177,4 @@ async fn unreadable_bodies_choose_no_account() {
     for (number, expected) in [401, 401, 401, 401, 401, 429].into_iter().enumerate() {
         assert_eq!(send(number, "/login").await, expected, "{:?}", bodies[number]);
     }
-}
-
-/// Also if they write the account with capitals, alone or in a combination.
-#[tokio::test(flavor = "multi_thread")]
-async fn operators_block_an_account() {
-    let upstream = service().await;
-    let gateway = Gateway::start(&format!("{}{}", upstream.target(), login()));
-    let clients = clients(&gateway, 2);
-    let statuses = async || {
-        let guess = guess("ann@a.example", "wrong");
-        let statuses = [post(&clients[0], &guess).await, post(&clients[1], &guess).await];
-        statuses.map(|answer| answer.status.as_u16())
-    };
-    assert_eq!(statuses().await, [401; 2]);
-    for (policy, subject, expected) in [
-        ("login", "other:Ann@A.example,ip:127.0.1.1", [429, 401]),
-        ("login/account", "other:ANN@a.example", [429, 429]),
-    ] {
-        succeed(&gateway, &["block", policy, subject, "--for", "1h"]);
-        assert_eq!(statuses().await, expected, "{subject}");
-    }
-}
-
-/// Every combination of a team and an address has its own quota, also without a team. Operators
-/// name it by its parts.
-#[tokio::test(flavor = "multi_thread")]
-async fn combinations_have_their_own_quotas() {
-    let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}identity: [{{key: header, name: x-user}}, ip]\n\
-         levels: {{team: {{key: header, name: x-team, trustedProxies: [loopback]}}}}\n\
-         strategy: sliding_window_log\nstatusPath: /limits\napis:\n  \
-         - {{identifier: both, path: /both, per: [ip, team], limit: 2, windowSeconds: 3600}}\n  \
-         - {{identifier: alone, path: /alone, per: ip, limit: 1, windowSeconds: 3600}}\n  \
-         - {{identifier: three, path: /three, per: [client, team, ip], limit: 1, windowSeconds: 3600}}\n",
-        upstream.target()
-    );
-    let gateway = Gateway::start(&lines);
-    let clients = clients(&gateway, 2);
-    for (client, path, user, team, expected) in [
-        (0, "/both", "", "red", 200),
-        (0, "/both", "u", "red", 200),
-        (0, "/both", "", "red", 429),
-        (1, "/both", "", "red", 200),
-        (0, "/both", "", "blue", 200),
-        (0, "/both", "", "", 200),
-        (0, "/both", "", "", 200),
-        (0, "/both", "", "", 429),
-        (0, "/alone", "u", "red", 200),
-        (0, "/alone", "v", "blue", 429),
-        (1, "/alone", "u", "red", 200),
-        (0, "/three", "u", "red", 200),
-        (0, "/three", "u", "red", 429),
-        (0, "/three", "v", "red", 200),
-        (1, "/three", "u", "red", 200),
-    ] {
-        let headers = [("x-user", user), ("x-team", team)];
-        let headers: Vec<_> = headers.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-        let answer = clients[client].get_with(path, &headers).await;
-        assert_eq!(answer.status.as_u16(), expected, "{path} {user} {team}");
-    }
-    let remaining = async |subject: &str| {
-        let answer = gateway.operate("GET", &format!("/status/both/{subject}")).await;
-        answer.json()["remaining"].as_u64()
-    };
-    for (subject, expected) in [
-        ("other:red,ip:127.0.1.1", Some(0)),
-        ("other:red,ip:127.0.1.2", Some(1)),
-        ("missing,ip:127.0.1.1", Some(0)),
-        ("other:green,ip:127.0.1.1", Some(2)),
-        ("ip:127.0.1.1", None),
-    ] {
-        assert_eq!(remaining(subject).await, expected, "{subject}");
-    }
-    let shown = clients[1].get_with("/limits", &[("x-team", "red")]).await.json();
-    let shown = shown["limits"].as_array().unwrap().iter();
-    let shown: Vec<_> =
-        shown.map(|limit| (limit["policy"].to_string(), limit["remaining"].as_u64())).collect();
-    let expected = [("\"both\"", 1), ("\"alone\"", 0), ("\"three\"", 1)];
-    assert_eq!(shown, expected.map(|(policy, left)| (policy.to_owned(), Some(left))));
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tollgate_test_servers::{Redis, until_async};
 
-use crate::levels::{KEYS, PRICES, ask, model};
 use crate::support::{Client, Gateway, Upstream};
 
 /// The operator token of the test's gateways.
@@ -149,52 +148,6 @@ async fn override_in_memory_ends_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_commands_name_the_cure() {
-    let upstream = Upstream::new().await;
-    let lines = format!("{}client: {{limit: 2, windowSeconds: 3600}}\n", upstream.target());
-    let gateway = Gateway::start(&lines);
-    let set = |rest: &[&'static str]| {
-        let mut args = vec!["set", "client", "ip:127.0.0.1"];
-        args.extend(rest);
-        args
-    };
-    for (token, args, cure) in [
-        (
-            "another-token-of-an-operator",
-            set(&["--limit", "9", "--for", "1h"]),
-            "error[TG0708]: http",
-        ),
-        ("", set(&["--limit", "9", "--for", "1h"]), "set TOLLGATE_ADMIN_TOKEN"),
-        (TOKEN, set(&["--limit", "0", "--for", "1h"]), "0 is not in 1.."),
-        (TOKEN, set(&["--limit", "9"]), "--for <TIME>|--until <WHEN>"),
-        (
-            TOKEN,
-            set(&["--limit", "9", "--until", "2020-01-01T00:00:00Z"]),
-            "error[TG0709]: `--until",
-        ),
-        (TOKEN, set(&["--limit", "9", "--until", "noon"]), "write `tomorrow`"),
-        (TOKEN, set(&["--limit", "9", "--for", "2000d"]), "at most 366 days"),
-        (
-            TOKEN,
-            vec!["set", "other", "ip:127.0.0.1", "--limit", "9", "--for", "1h"],
-            "404: There is no such policy",
-        ),
-        (TOKEN, vec!["block", "client", "somebody", "--for", "1h"], "400: The subject: "),
-        (TOKEN, vec!["remove", "client", "ip:127.0.0.1"], "404: There is no such override"),
-    ] {
-        let (is_success, said) = run(&gateway, token, &args);
-        assert!(!is_success && said.contains(cure), "{args:?}: {said}");
-    }
-    let elsewhere = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["override", "list", "--admin", "https://127.0.0.1:1", "--token", TOKEN])
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&elsewhere.stderr);
-    assert!(told.contains("write a URL such as"), "{told}");
-    assert!(told.starts_with("error[TG0708]: "), "{told}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn decision_api_follows_overrides() {
     let api = "decisionApi:\n  listen: 127.0.0.1:0\n  policies:\n  \
                - {identifier: tenant, limit: 2, window: 240h, strategy: sliding_window_log}\n";
@@ -222,93 +175,4 @@ async fn decision_api_follows_overrides() {
         let wait = blocked["retry_after"].as_f64().unwrap();
         assert!(blocked["allowed"] == false && (3_590.0..=3_600.0).contains(&wait), "{blocked}");
     }
-}
-
-/// The team's override applies to all of its clients.
-#[tokio::test(flavor = "multi_thread")]
-async fn levels_can_be_overridden() {
-    let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}{KEYS}strategy: fixed_window_counter\n\
-         client: {{limit: 9, window: 20days, levels: {{team: {{limit: 1, window: 20days}}}}}}\n",
-        upstream.target()
-    );
-    let (gateway, client) = Gateway::with_client(&lines);
-    let get = async |key: &str| {
-        let bearer = format!("Bearer {key}");
-        client.send("GET", "/", &[("authorization", &bearer)], "").await.unwrap().status.as_u16()
-    };
-    assert_eq!([get("ann").await, get("bob").await, get("eve").await], [200, 429, 200]);
-    let top = gateway.operate("GET", "/top").await.json();
-    let policies = top["policies"].as_array().unwrap();
-    let team = policies.iter().find(|it| it["policy"] == "client/team").unwrap();
-    let subject = team["denied"][0]["subject"].as_str().unwrap();
-    assert_eq!(subject, "other:red", "as in docs/how-to/tenants.md");
-    succeed(&gateway, &["set", "client/team", subject, "--limit", "3", "--for", "1h"]);
-    assert_eq!([get("bob").await, get("ann").await, get("bob").await], [200, 200, 429]);
-    assert_eq!(get("joe").await, 429, "the other team");
-    succeed(&gateway, &["set", "client", "api-key:ann", "--limit", "1", "--for", "1h"]);
-    succeed(&gateway, &["set", "client/team", subject, "--limit", "9", "--for", "1h"]);
-    assert_eq!([get("ann").await, get("bob").await], [429, 200]);
-}
-
-/// Neither a tenant's own numbers nor a refusal replace an override.
-#[tokio::test(flavor = "multi_thread")]
-async fn tenants_can_be_overridden() {
-    let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}identity: [apiKey, ip]\napiKeys:\n\
-         \x20 - {{sha256: 49915e0d7d4b402e3017d010bc1c0e83cac6c797d6c16e66340fe3268693a6a1, tenant: initech}}\n\
-         \x20 - {{sha256: 81b637d8fcd2c6da6359e6963113a1170de795e4b725b84d1e0b4cfd9ec58ce9, tenant: unknown}}\n\
-         client: {{limit: 5, window: 20days}}\ntenants: {{file: tenants.yaml, onUnknown: deny}}\n",
-        upstream.target()
-    );
-    let folder = tempfile::TempDir::new().unwrap();
-    std::fs::write(folder.path().join("tenants.yaml"), "tenants: {initech: unlimited}\n").unwrap();
-    let gateway = Gateway::start_in(folder, &lines);
-    let client = Client::new(gateway.address);
-    let get = async |key: &str| client.send("GET", "/", &[("x-api-key", key)], "").await.unwrap();
-    for (key, usual) in [("ann", 200), ("bob", 403)] {
-        let subject = format!("api-key:{key}");
-        assert_eq!(get(key).await.status, usual);
-        succeed(&gateway, &["set", "client", &subject, "--limit", "7", "--for", "1h"]);
-        let answer = get(key).await;
-        assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-limit")), (200, "7"));
-        succeed(&gateway, &["block", "client", &subject, "--for", "1h"]);
-        assert_eq!(get(key).await.status, 429);
-        let shown = gateway.operate("GET", &format!("/status/client/{subject}")).await.json();
-        assert_eq!((&shown["blocked"], &shown["remaining"]), (&json!(true), &json!(0)));
-        succeed(&gateway, &["remove", "client", &subject]);
-        assert_eq!(get(key).await.status, usual);
-    }
-    let shown = gateway.operate("GET", "/status/client/api-key:ann").await.json();
-    assert_eq!((&shown["blocked"], &shown["limit"]), (&json!(false), &Value::Null));
-}
-
-/// A budget counts millionths.
-#[tokio::test(flavor = "multi_thread")]
-async fn budgets_can_be_overridden() {
-    let upstream = Upstream::answering(model).await;
-    let lines = format!(
-        "{}{KEYS}llm:\n  tokensPerMinute: 9000\n  monthlyBudget: 0.001\n  {PRICES}\n",
-        upstream.target()
-    );
-    let (gateway, client) = Gateway::with_client(&lines);
-    assert_eq!(ask(&client, "ann", 999, 1_000).await.status, 200);
-    assert_eq!(ask(&client, "ann", 100, 100).await.status, 429);
-    succeed(&gateway, &["set", "budget", "api-key:ann", "--limit", "3000", "--for", "1h"]);
-    let answer = ask(&client, "ann", 1_500, 1_400).await;
-    assert_eq!(
-        (answer.status, answer.header("x-ratelimit-remaining-budget")),
-        (200.try_into().unwrap(), "500")
-    );
-    // The estimate was settled under the override.
-    let left = ask(&client, "ann", 0, 0).await;
-    assert_eq!(left.header("x-ratelimit-remaining-budget"), "600");
-    let other = ask(&client, "eve", 1_500, 1_400).await;
-    assert_eq!(other.status, 403, "more than another client's whole budget");
-    // A window of months cannot change.
-    let window = ["set", "budget", "api-key:ann", "--limit", "9", "--window", "1h", "--for", "1h"];
-    let (is_success, said) = run(&gateway, TOKEN, &window);
-    assert!(!is_success && said.contains("override only its limit"), "{said}");
 }

@@ -90,25 +90,6 @@ async fn permit_is_held_until_the_body_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failed_logins_block_the_login() {
-    let upstream = Upstream::checking_passwords().await;
-    let lines = upstream.with(
-        "apis:\n\
-         - {identifier: login, path: /login, limit: 1000, window: 1h, \
-              penalty: {strikes: 2, within: 1h, of: failures, countOnly: {status: 401}}}\n",
-    );
-    let (_gateway, client) = Gateway::with_client(&lines);
-    for (password, status) in
-        [("sesame", 200), ("a", 401), ("sesame", 200), ("sesame", 200), ("b", 401), ("sesame", 429)]
-    {
-        let answer = client.send("POST", "/login", &[], password).await.unwrap();
-        assert_eq!(answer.status, status, "{password}");
-        assert!(status != 429 || answer.code() == "blocked");
-    }
-    assert_eq!(client.get("/").await.status, 401, "only the login is blocked");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn leases_respect_the_limit_and_are_returned() {
     const LIMIT: usize = 1_000;
     let upstream = Upstream::new().await;

@@ -51,51 +51,6 @@ async fn get(client: &Client, key: &str, path: &str) -> Answer {
     client.send("GET", path, &[("x-api-key", key)], "").await.unwrap()
 }
 
-/// The limits of a request's policies. The first is in `X-RateLimit-Limit`, too.
-async fn quotas(client: &Client, key: &str, path: &str) -> String {
-    let answer = get(client, key, path).await;
-    let quotas = answer.header("ratelimit-policy").replace(";w=1728000", "");
-    if quotas.is_empty() { answer.status.as_u16().to_string() } else { quotas }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tenants_in_a_file_have_their_numbers() {
-    let upstream = Upstream::new().await;
-    let hash = "78675cc176081372c43abab3ea9fb70c74381eb02dc6e93fb6d44d161da6eeb3";
-    let tenants = format!(
-        "tenants:\n  acme: {{limit: 70, window: 20days}}\n  globex: {{tier: pro}}\n  initech: unlimited\n  \
-         {hash}: {{limit: 30, window: 20days}}\n"
-    );
-    let lines = format!(
-        "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}tiers: {{pro: {{limit: 50, window: 20days}}}}\n\
-         apis: [{{identifier: export, path: /export, share: 1/10}}]\ntenants: {{file: tenants.yaml}}\n",
-        upstream.target()
-    );
-    let gateway = Gateway::start_in(folder(&tenants), &lines);
-    let client = Client::new(gateway.address);
-    for (key, path, expected) in [
-        ("ann", "/", r#""client";q=70"#),
-        ("ann", "/export", r#""client";q=70, "export";q=7"#),
-        ("bob", "/", r#""client";q=50"#),
-        ("bob", "/export", r#""client";q=50, "export";q=5"#),
-        ("eve", "/export", "200"),
-        ("joe", "/", r#""client";q=30"#),
-        // Addresses are no tenants, because they are not the first entry of `identity`.
-        ("unknown", "/", r#""client";q=5"#),
-    ] {
-        assert_eq!(quotas(&client, key, path).await, expected, "{key} {path}");
-    }
-    // The tenant's quota is enforced.
-    for left in (0..68).rev() {
-        assert_eq!(
-            get(&client, "ann", "/").await.header("x-ratelimit-remaining"),
-            left.to_string()
-        );
-    }
-    assert_eq!(get(&client, "ann", "/").await.status, 429);
-}
-
-/// A change to the file applies within two seconds, and reloads nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_file_applies_alone() {
     let upstream = Upstream::new().await;
@@ -167,26 +122,6 @@ async fn changes_never_exceed_the_larger_number() {
         passed += 1;
     }
     assert_eq!(passed, 40);
-}
-
-/// Named teams have their own numbers.
-#[tokio::test(flavor = "multi_thread")]
-async fn groups_of_a_level_are_tenants() {
-    let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}{KEYS}levels: {{team: apiKey}}\n\
-         client: {{limit: 5, window: 20days, levels: {{team: {{limit: 8, window: 20days}}}}}}\n\
-         tenants: {{of: team, file: tenants.yaml}}\n",
-        upstream.target()
-    );
-    let tenants = "tenants: {red: {limit: 3, window: 20days}}\n";
-    let gateway = Gateway::start_in(folder(tenants), &lines);
-    let client = Client::new(gateway.address);
-    assert_eq!(quotas(&client, "ann", "/").await, r#""client";q=5, "client/team";q=3"#);
-    assert_eq!(quotas(&client, "joe", "/").await, r#""client";q=5"#);
-    for (key, status) in [("bob", 200), ("bob", 200), ("bob", 429), ("ann", 429), ("joe", 200)] {
-        assert_eq!(get(&client, key, "/").await.status, status, "{key}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -246,34 +246,6 @@ async fn unix_socket_is_a_target() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redirect_to_server_is_rewritten_to_route() {
-    let upstream = Upstream::answering(|seen| {
-        let location = seen.header("x-location");
-        let response = http::Response::builder().status(302).header("location", location);
-        response.body(http_body_util::BodyExt::boxed(http_body_util::Full::from(""))).unwrap()
-    })
-    .await;
-    let address = upstream.address;
-    let (_gateway, client) = Gateway::with_client(&format!(
-        "routes:\n\
-         - {{name: v1, path: /v1/*, target: {{url: 'http://{address}/base', stripPrefix: /v1}}}}\n\
-         target: http://{address}\n"
-    ));
-    let own = |path: &str| format!("http://{address}{path}");
-    for (route, location, expected) in [
-        ("/v1/a", own("/base/login?next=/"), "/v1/login?next=/"),
-        ("/v1/a", own("/elsewhere"), &own("/elsewhere")),
-        ("/v1/a", "/base/login".to_owned(), "/base/login"),
-        ("/v1/a", "https://login.example/".to_owned(), "https://login.example/"),
-        ("/a", own("/login"), "/login"),
-        ("/a", own("//login.example"), &own("//login.example")),
-    ] {
-        let answer = client.send("GET", route, &[("x-location", &location)], "").await.unwrap();
-        assert_eq!(answer.header("location"), expected, "{route}: {location}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn removed_server_disappears_from_metrics() {
     let (mut one, other) = (Server::start("one"), Server::start("other"));
     let (gateway, client) =

@@ -12,56 +12,6 @@ use tollgate_test_servers::{Redis, until_async};
 
 use crate::support::{Answer, Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange};
 
-/// Responds `ok` with the last path segment as the cost: `/a/7` costs 7.
-async fn upstream_with_a_price() -> Upstream {
-    Upstream::answering(|seen| {
-        let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
-        let response = Response::builder().header("x-tollgate-cost", cost);
-        response.body(Full::from("ok").boxed()).unwrap()
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn response_header_settles_the_cost() {
-    let upstream = upstream_with_a_price().await;
-    let lines = upstream.with(
-        "strategy: sliding_window_log\n\
-         exempt: [/free/7]\n\
-         apis:\n\
-         - {identifier: tokens, path: '/ai/*', limit: 1000, windowSeconds: 3600, \
-              reserve: {units: 100}}\n",
-    );
-    let (_gateway, client) = Gateway::with_client(&lines);
-    for (path, left) in [
-        ("/ai/30", "970"),
-        ("/ai/0", "970"),
-        ("/ai/400", "570"),
-        // This is not a number, so the estimate is charged.
-        ("/ai/much", "470"),
-        ("/ai/440", "30"),
-    ] {
-        let answer = client.get(path).await;
-        assert_eq!(answer.header("x-ratelimit-remaining"), left, "{path}");
-        assert!(!answer.headers.contains_key("x-tollgate-cost"), "{path}");
-    }
-    // The remaining units do not cover the estimate.
-    assert_eq!(client.get("/ai/1").await.status, 429);
-    // If any api reserves units, the header is internal on all paths.
-    for path in ["/free/7", "/other/7"] {
-        assert!(!client.get(path).await.headers.contains_key("x-tollgate-cost"), "{path}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn cost_header_is_forwarded_without_reservations() {
-    let upstream = upstream_with_a_price().await;
-    let lines = upstream.with("client: {limit: 9, windowSeconds: 3600}\n");
-    let gateway = Gateway::start(&lines);
-    let answer = Client::new(gateway.address).get("/7").await;
-    assert_eq!(answer.header("x-tollgate-cost"), "7");
-}
-
 /// An upstream that sends the cost as a trailer. HTTP/1.1 requires the `Trailer` header.
 async fn upstream_with_trailers() -> Upstream {
     Upstream::answering(|seen| {

@@ -226,7 +226,7 @@ impl Drop for Gateway {
 }
 
 /// The operator token.
-const TOKEN: &str = "0123456789abcdef";
+pub(crate) const TOKEN: &str = "0123456789abcdef";
 
 /// Puts the lines under `rateLimiter`. By default, listeners use ports assigned by the system.
 pub(crate) fn whole(lines: &str) -> String {

@@ -17,9 +17,11 @@ use tollgate_test_servers::until_async;
 #[cfg(feature = "otlp")]
 pub(crate) use self::collector::{Collector, Sent};
 pub(crate) use self::frames::{Outcome, RawHttp2};
-pub(crate) use self::gateway::{Gateway, whole};
-pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes, listen};
-pub(crate) use self::upstream::{Seen, Upstream};
+pub(crate) use self::gateway::{Gateway, TOKEN, whole};
+pub(crate) use self::raw::{
+    RawClient, RawUpstream, connect_from, exchange, exchange_bytes, exchange_from, listen,
+};
+pub(crate) use self::upstream::{Reply, Seen, Upstream};
 
 /// Whether tests may use a lot of memory and take several minutes.
 pub(crate) fn is_heavy() -> bool {

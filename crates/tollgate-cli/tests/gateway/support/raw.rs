@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use socket2::{Domain, Socket, Type};
+
 use super::PATIENCE;
 
 /// Sends these bytes and reads until the other side closes the connection.
@@ -14,9 +16,28 @@ pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
     String::from_utf8_lossy(&exchange_bytes(address, request.as_bytes())).into_owned()
 }
 
+/// Like [`exchange`], from this address of the machine.
+pub(crate) fn exchange_from(ip: Ipv4Addr, address: SocketAddr, request: &str) -> String {
+    let answer = exchange_with(connect_from(ip, address), request.as_bytes());
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Connects from this address of the machine.
+pub(crate) fn connect_from(ip: Ipv4Addr, address: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+    socket.connect(&address.into()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.into()
+}
+
 pub(crate) fn exchange_bytes(address: SocketAddr, request: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    exchange_with(stream, request)
+}
+
+fn exchange_with(mut stream: TcpStream, request: &[u8]) -> Vec<u8> {
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {

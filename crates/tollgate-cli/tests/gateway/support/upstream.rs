@@ -43,7 +43,8 @@ pub(crate) struct Upstream {
     connections: Arc<AtomicUsize>,
 }
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+/// An upstream response.
+pub(crate) type Reply = Response<BoxBody<Bytes, Infallible>>;
 
 impl Upstream {
     /// Answers `ok`.
@@ -56,24 +57,13 @@ impl Upstream {
         Self::serving(listener, |_| std::future::ready(Response::new(Full::from("ok").boxed())))
     }
 
-    /// Answers 200 to requests with the body `sesame`, and 401 to other requests.
-    pub(crate) async fn checking_passwords() -> Self {
-        Self::answering(|seen| {
-            let status = if seen.body == "sesame" { 200 } else { 401 };
-            Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
-        })
-        .await
-    }
-
     /// Waits until this number of requests has arrived.
     pub(crate) async fn until_seen(&self, requests: usize) {
         until("the upstream receives the requests", async || self.seen().len() >= requests).await;
     }
 
     /// Reads each request completely and responds with the result of `answer`.
-    pub(crate) async fn answering(
-        answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
-    ) -> Self {
+    pub(crate) async fn answering(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
         Self::answering_later(move |seen| std::future::ready(answer(seen))).await
     }
 
@@ -82,7 +72,7 @@ impl Upstream {
         answer: impl Fn(&Seen) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        F: Future<Output = Answer> + Send + 'static,
+        F: Future<Output = Reply> + Send + 'static,
     {
         Self::serving(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(), answer)
     }
@@ -109,7 +99,7 @@ impl Upstream {
         answer: impl Fn(&Seen) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        F: Future<Output = Answer> + Send + 'static,
+        F: Future<Output = Reply> + Send + 'static,
     {
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));

@@ -36,6 +36,15 @@ const CLIENT: &str = "client: {limit: 5, window: 20days}\n";
 /// A file's change applies within this time.
 const SOON: Duration = Duration::from_secs(2);
 
+/// A configuration with the keys, their teams and further lines.
+fn lines(upstream: &Upstream, more: &str) -> String {
+    format!("{}{KEYS}levels: {{team: apiKey}}\n{more}", upstream.target())
+}
+
+fn limited(units: u32) -> String {
+    format!("tenants: {{acme: {{limit: {units}, window: 20days}}}}\n")
+}
+
 fn folder(tenants: &str) -> TempDir {
     let folder = TempDir::new().unwrap();
     write(folder.path(), tenants);
@@ -54,23 +63,19 @@ async fn get(client: &Client, key: &str, path: &str) -> Answer {
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_file_applies_alone() {
     let upstream = Upstream::new().await;
-    let of = |limit: u32| format!("tenants: {{acme: {{limit: {limit}, window: 20days}}}}\n");
-    let lines = format!(
-        "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}tenants: {{file: tenants.yaml}}\n",
-        upstream.target()
-    );
-    let gateway = Gateway::start_in(folder(&of(10)), &lines);
+    let lines = lines(&upstream, &format!("{CLIENT}tenants: {{file: tenants.yaml}}\n"));
+    let gateway = Gateway::start_in(folder(&limited(10)), &lines);
     let client = Client::new(gateway.address);
-    let limited = async |limit: &str| {
+    let until_limit = async |limit: &str| {
         until_async(&format!("the limit is {limit}"), SOON, async || {
             let answer = get(&client, "ann", "/").await;
             (answer.header("x-ratelimit-limit") == limit).then_some(())
         })
         .await;
     };
-    limited("10").await;
-    write(gateway.file("").as_path(), &of(1000));
-    limited("1000").await;
+    until_limit("10").await;
+    write(gateway.file("").as_path(), &limited(1_000));
+    until_limit("1000").await;
     // A broken file changes nothing, and is reported once.
     let broken = "tenants: {acme: {limit: 0, window: 20days}}\n";
     write(gateway.file("").as_path(), broken);
@@ -78,8 +83,8 @@ async fn changed_file_applies_alone() {
     // The log names the line, but not the tenant.
     assert!(gateway.log().contains("tenants.yaml: line 1: "), "{}", gateway.log());
     assert!(!gateway.log().contains("acme"), "{}", gateway.log());
-    write(gateway.file("").as_path(), &format!("# Again.\n{broken}").replace("# Again.\n", "  \n"));
-    limited("1000").await;
+    write(gateway.file("").as_path(), &format!("  \n{broken}"));
+    until_limit("1000").await;
     let shown = gateway.until_config(|config| !config["tenants"][0]["lastError"].is_null()).await;
     assert_eq!(shown["tenants"][0]["tenants"], 1);
     let error = shown["tenants"][0]["lastError"].as_str().unwrap();
@@ -87,9 +92,9 @@ async fn changed_file_applies_alone() {
     // So does a missing file.
     fs::remove_file(gateway.file("tenants.yaml")).unwrap();
     gateway.until_logged("it cannot be read");
-    limited("1000").await;
+    until_limit("1000").await;
     write(gateway.file("").as_path(), "tenants: {}\n");
-    limited("5").await;
+    until_limit("5").await;
     assert_eq!(gateway.until_config(|_| true).await["version"], 1, "nothing was reloaded");
 }
 
@@ -97,16 +102,12 @@ async fn changed_file_applies_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_never_exceed_the_larger_number() {
     let upstream = Upstream::new().await;
-    let of = |limit: u32| format!("tenants: {{acme: {{limit: {limit}, window: 20days}}}}\n");
-    let lines = format!(
-        "{}{KEYS}levels: {{team: apiKey}}\nstrategy: sliding_window_log\n{CLIENT}tenants: {{file: tenants.yaml}}\n",
-        upstream.target()
-    );
-    let gateway = Gateway::start_in(folder(&of(20)), &lines);
+    let more = format!("strategy: sliding_window_log\n{CLIENT}tenants: {{file: tenants.yaml}}\n");
+    let gateway = Gateway::start_in(folder(&limited(20)), &lines(&upstream, &more));
     let mut passed = 0;
     let clients = [Client::new(gateway.address), Client::http2(gateway.address)];
     for limit in [40, 20, 40, 20, 40] {
-        write(gateway.file("").as_path(), &of(limit));
+        write(gateway.file("").as_path(), &limited(limit));
         until_async("the number applies", SOON, async || {
             for client in &clients {
                 passed += u32::from(get(client, "ann", "/").await.status == 200);
@@ -127,14 +128,11 @@ async fn changes_never_exceed_the_larger_number() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_tenants_can_be_denied() {
     let upstream = Upstream::new().await;
-    let lines = |on_unknown: &str| {
-        format!(
-            "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}tenants: {{file: tenants.yaml, onUnknown: {on_unknown}}}\n",
-            upstream.target()
-        )
+    let on_unknown = |does: &str| {
+        let tenants = format!("tenants: {{file: tenants.yaml, onUnknown: {does}}}\n");
+        lines(&upstream, &format!("{CLIENT}{tenants}"))
     };
-    let tenants = "tenants: {acme: {limit: 70, window: 20days}}\n";
-    let gateway = Gateway::start_in(folder(tenants), &lines("deny"));
+    let gateway = Gateway::start_in(folder(&limited(70)), &on_unknown("deny"));
     let client = Client::new(gateway.address);
     for (key, status) in [("ann", 200), ("bob", 403), ("joe", 403), ("no key", 200)] {
         assert_eq!(get(&client, key, "/").await.status, status, "{key}");
@@ -146,7 +144,7 @@ async fn unknown_tenants_can_be_denied() {
     })
     .await;
     assert_eq!(get(&client, "ann", "/").await.status, 403);
-    gateway.rewrite(&lines("default"));
+    gateway.rewrite(&on_unknown("default"));
     gateway.until_config(|config| config["version"] == 2).await;
     assert_eq!(get(&client, "ann", "/").await.header("x-ratelimit-limit"), "5");
 }
@@ -155,12 +153,7 @@ async fn unknown_tenants_can_be_denied() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reload_checks_the_numbers_again() {
     let upstream = Upstream::new().await;
-    let lines = |more: &str| {
-        format!(
-            "{}{KEYS}levels: {{team: apiKey}}\n{more}tenants: {{file: tenants.yaml}}\n",
-            upstream.target()
-        )
-    };
+    let lines = |more: &str| lines(&upstream, &format!("{more}tenants: {{file: tenants.yaml}}\n"));
     let bucket = "strategy: token_bucket\nclient: {limit: 5, window: 20days}\n";
     let tenants = "tenants: {acme: {limit: 70, window: 20days, burst: 9}, globex: {tier: pro}}\n";
     let tiers = "tiers: {free: {limit: 6, window: 20days}, pro: {limit: 7, window: 20days}}\n";

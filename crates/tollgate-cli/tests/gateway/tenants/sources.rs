@@ -61,13 +61,12 @@ async fn service_has_the_numbers() {
     service.set("/limits/acme%2Feu%20%C3%BC?v=1", 200, r#"{"limit": 70, "window": "20days"}"#);
     service.set("/limits/globex?v=1", 200, r#"{"tier": "pro"}"#);
     service.set("/limits/initech?v=1", 200, r#""unlimited""#);
-    let lines = format!(
-        "{}{}levels: {{team: apiKey}}\n{CLIENT}tiers: {{pro: {{limit: 50, window: 20days}}}}\n\
+    let more = format!(
+        "{CLIENT}tiers: {{pro: {{limit: 50, window: 20days}}}}\n\
          tenants: {{http: {{url: 'http://{}/limits/{{tenant}}?v=1', token: a-token-of-the-test}}}}\n",
-        upstream.target(),
-        KEYS.replace("tenant: acme", "tenant: acme/eu ü"),
         service.address
     );
+    let lines = lines(&upstream, &more).replace("tenant: acme", "tenant: acme/eu ü");
     let (_gateway, client) = Gateway::with_client(&lines);
     for (key, expected) in
         [("ann", "70"), ("bob", "50"), ("eve", "200"), ("joe", "5"), ("no key", "5"), ("ann", "70")]
@@ -90,15 +89,13 @@ async fn replicas_follow_a_thousand_changes() {
         service.set("/acme", 200, &format!(r#"{{"limit": {limit}, "window": "20days"}}"#));
     };
     set(300);
-    let lines = format!(
-        "{}{KEYS}levels: {{team: apiKey}}\nstrategy: sliding_window_log\n{CLIENT}\
-         store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+    let more = format!(
+        "strategy: sliding_window_log\n{CLIENT}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
          tenants: {{http: 'http://{}/{{tenant}}', ttl: 1s}}\n",
-        upstream.target(),
         redis.url(),
         service.address
     );
-    let gateways = [(); 3].map(|()| Gateway::start(&lines));
+    let gateways = [(); 3].map(|()| Gateway::start(&lines(&upstream, &more)));
     let is_over = Arc::new(AtomicBool::new(false));
     let asking: JoinSet<u32> = (0..400)
         .map(|number| {
@@ -143,11 +140,11 @@ async fn dead_service_widens_no_limit() {
         service.set("/acme", 200, r#"{"limit": 2, "window": "20days"}"#);
         service.set("/globex", 200, r#"{"limit": 90, "window": "20days"}"#);
         let lines = |more: &str| {
-            format!(
-                "{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}{more}tenants: {{http: 'http://{address}/{{tenant}}', \
-                 ttl: 1s, timeout: 500ms, onFailure: {on_failure}}}\n",
-                upstream.target()
-            )
+            let tenants = format!(
+                "tenants: {{http: 'http://{address}/{{tenant}}', ttl: 1s, timeout: 500ms, \
+                 onFailure: {on_failure}}}\n"
+            );
+            lines(&upstream, &format!("{CLIENT}{more}{tenants}"))
         };
         let gateway = Gateway::start(&lines(""));
         let client = Client::new(gateway.address);
@@ -205,8 +202,7 @@ async fn redis_has_the_numbers() {
     run(&["HSET", "tollgate:tenants", "acme", acme]);
     run(&["SET", "tenant:acme", r#"{"limit": 80, "window": "20days"}"#]);
     run(&["SET", "tenant:globex", "{}"]);
-    let lines =
-        |more: &str| format!("{}{KEYS}levels: {{team: apiKey}}\n{CLIENT}{more}", upstream.target());
+    let lines = |more: &str| lines(&upstream, &format!("{CLIENT}{more}"));
     let store = format!("store: {{redis: {{url: '{}', timeout: 5s}}}}\n", redis.url());
     for (more, expected) in [
         (format!("{store}tenants: {{redis: {{}}, ttl: 1s}}\n"), "70"),
@@ -232,19 +228,18 @@ async fn redis_has_the_numbers() {
     }
 }
 
+fn with_service(upstream: &Upstream, service: &Service) -> String {
+    let url = format!("http://{}/limits/{{tenant}}", service.address);
+    lines(upstream, &format!("{CLIENT}tenants: {{http: '{url}'}}\n"))
+}
+
 /// Log lines name no tenant.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_answers_are_logged_masked() {
     let upstream = Upstream::new().await;
     let service = Service::start(None).await;
     service.set("/limits/acme", 200, r#"{"limit": 0, "window": "20days"}"#);
-    let lines = format!(
-        "{}{}levels: {{team: apiKey}}\n{CLIENT}tenants: {{http: 'http://{}/limits/{{tenant}}'}}\n",
-        upstream.target(),
-        KEYS,
-        service.address
-    );
-    let (gateway, client) = Gateway::with_client(&lines);
+    let (gateway, client) = Gateway::with_client(&with_service(&upstream, &service));
     assert_eq!(limit(&client, "ann").await, "5");
     gateway.until_logged("the numbers of the tenant `key:");
     service.set("/limits/globex", 302, "");
@@ -258,12 +253,7 @@ async fn dots_are_no_tenant() {
     let upstream = Upstream::new().await;
     let service = Service::start(None).await;
     service.set("/limits/..", 200, r#"{"limit": 70, "window": "20days"}"#);
-    let lines = format!(
-        "{}{}levels: {{team: apiKey}}\n{CLIENT}tenants: {{http: 'http://{}/limits/{{tenant}}'}}\n",
-        upstream.target(),
-        KEYS.replace("tenant: acme", "tenant: '..'"),
-        service.address
-    );
+    let lines = with_service(&upstream, &service).replace("tenant: acme", "tenant: '..'");
     let (_gateway, client) = Gateway::with_client(&lines);
     assert_eq!(limit(&client, "ann").await, "5");
     assert_eq!(*service.asked.lock().unwrap(), [""; 0]);

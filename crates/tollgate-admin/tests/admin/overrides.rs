@@ -96,6 +96,29 @@ async fn store_is_unchanged(admin: &Router) -> bool {
     operate(admin, "GET", "/overrides", "").await.1["overrides"] == json!([])
 }
 
+/// Each row contains a policy and an optional subject, a body, the expected status, and a part of
+/// the problem's detail.
+const WRONG: &str = r#"
+other | {"limit": 3, "for": 30} | 404 | There is no such policy.
+client user:ann | {"limit": 3, "for": 30} | 404 | no subjects of this kind
+client ann | {"limit": 3, "for": 30} | 400 | The subject:
+client | {} | 400 | write either `limit` or `"block": true`
+client | {"limit": 3} | 400 | write either `for` in seconds or `until`
+client | {"limit": 0, "for": 30} | 400 | `limit` must be at least 1
+client | {"limit": 3, "for": -1} | 400 | `for` must be a number
+client | {"limit": 3, "for": 1e9} | 400 | at most 366 days
+client | {"limit": 3, "until": "2023-12-31T23:59:59Z"} | 400 | `until` must be in the future: it is 2024-01-01T00:00:00.000Z now
+client | {"limit": 3, "until": "tomorrow"} | 400 | a time in UTC
+client | {"limit": 3, "for": 3, "window": 0} | 400 | `window`
+client | {"block": true, "for": 3, "window": 1} | 400 | remove them
+client | {"limits": 3, "for": 3} | 400 | unknown field `limits`
+client | {"limit": 3, "for": 3, "burst": 5} | 422 | burst
+bucket | {"limit": 123457, "for": 3} | 422 | 123457
+banned | {"limit": 3, "for": 3} | 422 | is a penalty
+day | {"limit": 3, "for": 3, "window": 9} | 422 | only its limit
+soft | {"block": true, "for": 3} | 422 | is not enforced
+"#;
+
 #[tokio::test]
 async fn wrong_overrides_name_the_cure() {
     let (_, store) = memory();
@@ -113,42 +136,15 @@ async fn wrong_overrides_name_the_cure() {
         client,
     ];
     let admin = admin(&layer(&store, limits));
-    for (policy, subject, body, status, cure) in [
-        ("other", "ip:192.0.2.1", r#"{"limit": 3, "for": 30}"#, 404, "There is no such policy."),
-        ("client", "user:ann", r#"{"limit": 3, "for": 30}"#, 404, "no subjects of this kind"),
-        ("client", "ann", r#"{"limit": 3, "for": 30}"#, 400, "The subject: "),
-        ("client", "ip:192.0.2.1", "{}", 400, "write either `limit` or `\"block\": true`"),
-        (
-            "client",
-            "ip:192.0.2.1",
-            r#"{"limit": 3}"#,
-            400,
-            "write either `for` in seconds or `until`",
-        ),
-        ("client", "ip:192.0.2.1", r#"{"limit": 0, "for": 30}"#, 400, "`limit` must be at least 1"),
-        ("client", "ip:192.0.2.1", r#"{"limit": 3, "for": -1}"#, 400, "`for` must be a number"),
-        ("client", "ip:192.0.2.1", r#"{"limit": 3, "for": 1e9}"#, 400, "at most 366 days"),
-        (
-            "client",
-            "ip:192.0.2.1",
-            r#"{"limit": 3, "until": "2023-12-31T23:59:59Z"}"#,
-            400,
-            "`until` must be in the future: it is 2024-01-01T00:00:00.000Z now",
-        ),
-        ("client", "ip:192.0.2.1", r#"{"limit": 3, "until": "tomorrow"}"#, 400, "a time in UTC"),
-        ("client", "ip:192.0.2.1", r#"{"limit": 3, "for": 3, "window": 0}"#, 400, "`window`"),
-        ("client", "ip:192.0.2.1", r#"{"block": true, "for": 3, "window": 1}"#, 400, "remove them"),
-        ("client", "ip:192.0.2.1", r#"{"limits": 3, "for": 3}"#, 400, "unknown field `limits`"),
-        ("client", "ip:192.0.2.1", r#"{"limit": 3, "for": 3, "burst": 5}"#, 422, "burst"),
-        ("bucket", "ip:192.0.2.1", r#"{"limit": 123457, "for": 3}"#, 422, "123457"),
-        ("banned", "ip:192.0.2.1", r#"{"limit": 3, "for": 3}"#, 422, "is a penalty"),
-        ("day", "ip:192.0.2.1", r#"{"limit": 3, "for": 3, "window": 9}"#, 422, "only its limit"),
-        ("soft", "ip:192.0.2.1", r#"{"block": true, "for": 3}"#, 422, "is not enforced"),
-    ] {
+    for row in WRONG.trim().lines() {
+        let [target, body, status, cure] = row.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        let (policy, subject) = target.split_once(' ').unwrap_or((target, "ip:192.0.2.1"));
         let path = format!("/overrides/{policy}/{subject}");
         let (code, answer) = operate(&admin, "PUT", &path, body).await;
         let detail = answer["detail"].as_str().unwrap_or_default();
-        assert!(code == status && detail.contains(cure), "{policy} {body}: {code} {detail}");
+        assert!(code.to_string() == status && detail.contains(cure), "{row}: {code} {detail}");
     }
     assert!(store_is_unchanged(&admin).await);
     assert_eq!(

@@ -58,7 +58,14 @@ fn chain_uses_first_matching_source() {
 #[test]
 fn sources_report_whether_key_can_be_missing() {
     let api_key = || ApiKey::in_x_api_key().one_of(keys());
-    let sources: [(Box<dyn KeySource>, bool); 13] = [
+    let tenant = || Header::trust_unverified(name("x-tenant"));
+    let listed = [Arc::new(tenant()) as Arc<dyn KeySource>, Arc::new(ClientIp::peer())];
+    let sources: [(Box<dyn KeySource>, bool); 18] = [
+        (Box::new(tenant()), true),
+        (Box::new(tenant().or(ClientIp::peer())), false),
+        (Box::new(tenant().or(MatchedRoute)), true),
+        (Box::new((MatchedRoute, ClientIp::peer())), true),
+        (Box::new(chain(listed)), false),
         (Box::new(Global), false),
         (Box::new(ClientIp::peer()), false),
         (Box::new(ClientIp::peer().skip_unix_peer()), true),

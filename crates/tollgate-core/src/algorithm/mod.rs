@@ -304,6 +304,11 @@ impl Algorithm {
             Self::ConcurrentRequests => "concurrent_requests",
         }
     }
+
+    /// Returns whether this is a token bucket or a leaky bucket. Only their quotas have a burst.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket { .. } | Self::LeakyBucket { .. })
+    }
 }
 
 impl fmt::Display for Algorithm {

@@ -141,13 +141,8 @@ fn search(
 
 /// Returns the longest time between two requests in the same window.
 fn span(kinds: &[Kind], window: Micros) -> Micros {
-    let is_bucket = |policy: &Policy| {
-        matches!(
-            policy.algorithm(),
-            Some(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
-        )
-    };
-    let is_closed = kinds.iter().flat_map(Kind::policies).all(is_bucket);
+    let mut algorithms = kinds.iter().flat_map(Kind::policies).map(Policy::algorithm);
+    let is_closed = algorithms.all(|it| it.is_some_and(Algorithm::is_bucket));
     if is_closed { window } else { Micros::new(window.get().saturating_sub(1)) }
 }
 

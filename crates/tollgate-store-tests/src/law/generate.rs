@@ -258,7 +258,7 @@ fn policy(rng: &mut Rng, name: &str, algorithm: Algorithm) -> Policy {
     let limit = LIMITS[rng.usize(..LIMITS.len())];
     let window = Duration::from_micros(WINDOWS[rng.usize(..WINDOWS.len())]);
     let mut quota = Quota::new(limit, window);
-    if is_bucket(algorithm) && rng.bool() {
+    if algorithm.is_bucket() && rng.bool() {
         quota = quota.burst([limit.div_ceil(2), 2 * limit, 10][rng.usize(..3)]);
     }
     Policy::new(name, quota, algorithm).expect("small numbers build")
@@ -275,7 +275,7 @@ fn smaller(rng: &mut Rng, larger: &Policy) -> Policy {
     };
     let limit = rng.u64(1..=larger.quota().limit());
     let mut quota = Quota::new(limit, Duration::from_micros(window));
-    if is_bucket(algorithm) {
+    if algorithm.is_bucket() {
         quota = quota.burst(rng.u64(1..=larger.capacity()));
     }
     Policy::new(larger.name(), quota, algorithm).expect("small numbers build")
@@ -291,10 +291,6 @@ fn penalty(rng: &mut Rng, name: &str, counts_denials: bool) -> Policy {
     };
     let quota = Quota::new(rng.u64(1..5), Duration::from_micros(1_000));
     Policy::new(name, quota, Kind::Penalty(terms)).expect("small numbers build")
-}
-
-const fn is_bucket(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
 }
 
 /// Whether units are refilled together.

@@ -59,7 +59,7 @@ impl LimitQuotas {
         // The limit's permits are renewed according to its own time to live.
         let quota = match base.is_concurrency() {
             true => Quota::new(quota.limit(), base.quota().window()),
-            false if self.omits_burst && !base.algorithm().is_some_and(is_bucket) => {
+            false if self.omits_burst && !base.algorithm().is_some_and(Algorithm::is_bucket) => {
                 quota.without_burst()
             }
             false => quota,
@@ -75,10 +75,6 @@ impl LimitQuotas {
         let answer = self.lookup.last(key).filter(|_| is_key)?;
         Some(answer.known?.quota.as_ref()?.numbered(self.number))
     }
-}
-
-const fn is_bucket(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
 }
 
 debug_fields!(LimitQuotas, lookup, shares);

@@ -149,6 +149,11 @@ impl QuotaPlan {
         Self { everybody: Some(everybody), tiers: Vec::new() }
     }
 
+    /// The policies of clients without a tier and of all tiers.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.everybody.iter().chain(self.tiers.iter().flatten())
+    }
+
     pub fn policy_in(&self, tier: Option<usize>) -> Option<&Policy> {
         match tier.and_then(|tier| self.tiers.get(tier)) {
             Some(policy) => policy.as_ref(),
@@ -179,15 +184,32 @@ impl<'p> ChargePlan<'p> {
     /// The policy for clients without a tier, or in any tier that has one.
     pub fn any_policy(self) -> Option<&'p Policy> {
         match self {
-            Self::Quota(QuotaPlan { everybody, tiers }) => {
-                everybody.iter().chain(tiers.iter().flatten()).next()
-            }
+            Self::Quota(quota) => quota.policies().next(),
             charge => charge.policy_in(None),
         }
     }
 }
 
 impl LimitPlan {
+    /// A limit without quotas and options. Each request costs 1 unit.
+    pub(crate) fn new(name: &str, whose: Whose, mode: Mode) -> Self {
+        Self {
+            name: name.to_owned(),
+            quotas: Vec::new(),
+            whose,
+            costs: Arc::new(CostTable::flat(Cost::ONE)),
+            mode,
+            hide_headers: false,
+            counts: None,
+            forgives: None,
+            reserve: None,
+            in_flight: None,
+            penalty: None,
+            levels: Vec::new(),
+            tenants: None,
+        }
+    }
+
     /// The limit, followed by its levels.
     pub fn with_levels(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.levels)
@@ -263,7 +285,7 @@ impl LimitPlan {
 
     /// The policies of all quotas and all tiers.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
-        self.quotas.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()))
+        self.quotas.iter().flat_map(QuotaPlan::policies)
     }
 }
 

@@ -101,10 +101,7 @@ fn own_policy(
     quota: Quota,
 ) -> Result<Policy, PolicyError> {
     let Some((part, of)) = share else { return base.with_quota(quota) };
-    let is_bucket = matches!(
-        base.algorithm(),
-        Some(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
-    );
+    let is_bucket = base.algorithm().is_some_and(Algorithm::is_bucket);
     let quota = if is_bucket { quota } else { quota.without_burst() };
     base.with_quota(quota)?.share(part, of)
 }
@@ -130,6 +127,14 @@ impl LimitPlan {
         // The numbers were checked when they were read.
         own_policy(charge.any_policy()?, share, *own).ok().map(TenantTerms::Own)
     }
+
+    /// A tenant's policy with these numbers. `None` if the charge does not apply.
+    pub fn tenant_policy(&self, charge: ChargePlan<'_>, numbers: &TenantQuota) -> Option<Policy> {
+        match self.policy_of(charge, numbers)? {
+            TenantTerms::Own(policy) => Some(policy),
+            TenantTerms::Tier(tier) => charge.policy_in(Some(tier)).cloned(),
+        }
+    }
 }
 
 impl TenantRules {
@@ -153,8 +158,7 @@ impl TenantRules {
             most = most.min(limit.quotas.len());
             let cost = limit.costs.highest(methods, path).0.get();
             for (number, quota) in limit.quotas.iter().enumerate() {
-                let policies = quota.everybody.iter().chain(quota.tiers.iter().flatten());
-                let Some(policy) = policies.clone().next().cloned() else { continue };
+                let Some(policy) = quota.policies().next().cloned() else { continue };
                 let base = TenantBase { policy, number, share: share.share, cost };
                 match bases.iter_mut().find(|other| other.is_like(&base)) {
                     Some(other) => other.cost = other.cost.max(cost),

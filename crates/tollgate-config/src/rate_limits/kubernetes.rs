@@ -7,7 +7,7 @@ use crate::code;
 use crate::plan::RateLimitDomain;
 use crate::yaml::parse;
 use crate::yaml::place::{Place, Span};
-use crate::yaml::problem::{Checked, Problem, Problems, Reported, Severity};
+use crate::yaml::problem::{Checked, Problem, Problems, Reported};
 use crate::yaml::tree::{Node, Pair, Value};
 
 /// Whether this is an object of Kubernetes.
@@ -98,28 +98,15 @@ impl Text {
         let own = Rc::new(Problems::default());
         let domain = domain(&self.rules, &own);
         for Problem { severity, code, place, what, cure } in own.take() {
-            let (line, column) = self.position(place.span.start);
-            let start = self.lines.as_ref().and_then(|lines| lines.get(line));
-            let length = place.span.len();
-            let (span, what) = match start {
-                Some(start) => (start + column..start + column + length, what),
-                None => (self.span.clone(), format!("line {} of `{}`: {what}", line + 1, self.key)),
+            let (line, column) = place.position(&self.rules);
+            let line_start = self.lines.as_ref().and_then(|lines| lines.get(line - 1));
+            let (span, what) = match line_start.map(|start| start + column - 1) {
+                Some(start) => (start..start + place.span.len(), what),
+                None => (self.span.clone(), format!("line {line} of `{}`: {what}", self.key)),
             };
             let place = Place { span, ..place };
-            match severity {
-                Severity::Error => drop(problems.error(code, place, what, cure)),
-                Severity::Warning => problems.warn(code, place, what, cure),
-            }
+            problems.add(Problem { severity, code, place, what, cure });
         }
         domain
-    }
-
-    /// The line and column of a character.
-    fn position(&self, character: usize) -> (usize, usize) {
-        let before = self.rules.chars().take(character);
-        before.fold((0, 0), |(line, column), character| match character {
-            '\n' => (line + 1, 0),
-            _ => (line, column + 1),
-        })
     }
 }

@@ -99,24 +99,21 @@ fn conflict(
                 format!("the descriptor `{twice}` of the domain `{name}` is also in {first}");
             Some((what, "remove one of the two"))
         })?;
-    let cure = cure.to_owned();
-    Some(FileError { file: file.to_owned(), code: code::LISTED_TWICE, what, cure })
+    Some(files::wrong(file, code::LISTED_TWICE, what, cure))
 }
 
 /// The first error in a rules file, and a command that shows all errors.
 fn first_error(report: &Report, source: &Source, file: &Path) -> FileError {
     let mut errors = report.problems().iter().filter(|it| it.severity == Severity::Error);
     let Some(Problem { code, place, what, cure, .. }) = errors.next() else {
-        let (what, cure) = ("it is not valid".to_owned(), "correct it".to_owned());
-        return FileError { file: file.to_owned(), code: code::INVALID_FILE, what, cure };
+        return files::wrong(file, code::INVALID_FILE, "it is not valid", "correct it");
     };
-    let before = source.text.chars().take(place.span.start);
-    let line = before.filter(|letter| *letter == '\n').count() + 1;
+    let (line, _) = place.position(&source.text);
     let mut what = format!("line {line}: {what}");
     let others = errors.count();
     if others > 0 {
         let all = format!("`tollgate check {}` shows all", file.display());
         what = format!("{what} (and {others} more: {all})");
     }
-    FileError { file: file.to_owned(), code: *code, what, cure: cure.clone() }
+    files::wrong(file, *code, what, cure)
 }

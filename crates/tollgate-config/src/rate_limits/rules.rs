@@ -7,6 +7,7 @@ use tollgate::policy::{Algorithm, Refill, Resolution};
 use super::go_yaml;
 use crate::code;
 use crate::file::format;
+use crate::file::read::policy::out_of_range;
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, Rule, Unit};
 use crate::yaml::parse;
 use crate::yaml::place::Place;
@@ -126,16 +127,9 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
             );
         }
         let requests = limit.requests_per_unit.value()?.unwrap_or_default();
-        let unit = limit.unit.value()?.ok_or(Reported)?;
+        let unit = limit.unit.given()?;
         let allowed = Allowed::new(domain, requests, unit, limit.algorithm.value()?);
-        Some(allowed.map_err(|error| {
-            let nearest = error.nearest_limit().map(|nearest| format!("write {nearest}"));
-            number.error(
-                code::QUOTA_RANGE,
-                error.to_string(),
-                nearest.unwrap_or_else(|| "choose another".to_owned()),
-            )
-        })?)
+        Some(allowed.map_err(|error| out_of_range(number, &error, "choose another"))?)
     };
     Ok(Rule { name, replaces, allowed, ..Rule::default() })
 }

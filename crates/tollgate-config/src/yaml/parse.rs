@@ -15,7 +15,8 @@ use crate::code;
 
 /// Parses a text and reports its problems. Without a tree, no further checks are possible.
 pub(crate) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<Node>> {
-    let root = parse_documents(text, Some(env), Documents::Only, problems)?.pop();
+    let builder = Builder::new(Some(env), MAX_NODES, problems);
+    let root = builder.parse(text, Documents::Only)?.pop();
     if root.is_none() {
         problems.error(
             code::EMPTY_FILE,
@@ -30,18 +31,17 @@ pub(crate) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<
 /// Reads the first document, and warns about further documents. Variables remain as they are.
 /// Returns `Some(None)` for an empty text.
 pub(crate) fn parse_first(text: &str, problems: &Problems) -> Option<Option<Rc<Node>>> {
-    Some(parse_documents(text, None, Documents::First, problems)?.pop())
+    Some(Builder::new(None, MAX_NODES, problems).parse(text, Documents::First)?.pop())
 }
 
 /// Reads a file with data that may have many values. Variables remain as they are.
 pub(crate) fn parse_data(text: &str, most: usize, problems: &Problems) -> Option<Option<Rc<Node>>> {
-    let builder = Builder::new(None, problems).most(most);
-    Some(builder.parse(text, Documents::Only)?.pop())
+    Some(Builder::new(None, most, problems).parse(text, Documents::Only)?.pop())
 }
 
 /// Reads all documents. Variables remain as they are.
 pub(crate) fn parse_all(text: &str, problems: &Problems) -> Option<Vec<Rc<Node>>> {
-    parse_documents(text, None, Documents::All, problems)
+    Builder::new(None, MAX_NODES, problems).parse(text, Documents::All)
 }
 
 /// Which documents of a text are read.
@@ -51,15 +51,6 @@ enum Documents {
     Only,
     First,
     All,
-}
-
-fn parse_documents(
-    text: &str,
-    env: Option<Env<'_>>,
-    documents: Documents,
-    problems: &Problems,
-) -> Option<Vec<Rc<Node>>> {
-    Builder::new(env, problems).parse(text, documents)
 }
 
 /// The tab that stopped the parser, if it is in a line's indentation. The parser reports the value
@@ -116,15 +107,10 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// `env` is `None` if variables remain as they are.
-    fn new(env: Option<Env<'a>>, problems: &'a Problems) -> Self {
+    /// `env` is `None` if variables remain as they are. `most` is the maximum number of values.
+    fn new(env: Option<Env<'a>>, most: usize, problems: &'a Problems) -> Self {
         let (frames, anchors) = (Vec::new(), HashMap::new());
-        Self { frames, anchors, root: None, env, problems, most: MAX_NODES }
-    }
-
-    /// Sets the maximum number of values.
-    fn most(self, most: usize) -> Self {
-        Self { most, ..self }
+        Self { frames, anchors, root: None, env, problems, most }
     }
 
     fn parse(mut self, text: &str, documents: Documents) -> Option<Vec<Rc<Node>>> {

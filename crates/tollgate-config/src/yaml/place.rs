@@ -17,6 +17,15 @@ pub struct Place {
 impl Place {
     /// The start of the file.
     pub(crate) const START: Self = Self { span: 0..0, path: String::new() };
+
+    /// The line and column where the value starts in its text, both from 1.
+    pub(crate) fn position(&self, text: &str) -> (usize, usize) {
+        let before = text.chars().take(self.span.start);
+        before.fold((1, 1), |(line, column), character| match character {
+            '\n' => (line + 1, 1),
+            _ => (line, column + 1),
+        })
+    }
 }
 
 /// The path of a key in a section.

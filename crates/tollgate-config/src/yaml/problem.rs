@@ -63,7 +63,8 @@ impl Problems {
         what: impl Into<String>,
         cure: impl Into<String>,
     ) -> Reported {
-        self.push(Severity::Error, code, place, &what.into(), cure.into());
+        let (what, cure) = (what.into(), cure.into());
+        self.add(Problem { severity: Severity::Error, code, place, what, cure });
         Reported
     }
 
@@ -74,15 +75,16 @@ impl Problems {
         what: impl Into<String>,
         cure: impl Into<String>,
     ) {
-        self.push(Severity::Warning, code, place, &what.into(), cure.into());
+        let (what, cure) = (what.into(), cure.into());
+        self.add(Problem { severity: Severity::Warning, code, place, what, cure });
     }
 
-    fn push(&self, severity: Severity, code: Code, place: Place, what: &str, cure: String) {
+    pub(crate) fn add(&self, mut problem: Problem) {
         // A library's error has its own code, which is more precise.
-        let (what, own) = code::split(what);
-        let (what, code) = (what.to_owned(), own.unwrap_or(code));
-        let problem = Problem { severity, code, place, what, cure };
-        let is_first_error = severity == Severity::Error && !self.has_errors();
+        if let (what, Some(own)) = code::split(&problem.what) {
+            (problem.what, problem.code) = (what.to_owned(), own);
+        }
+        let is_first_error = problem.severity == Severity::Error && !self.has_errors();
         let Found { problems, left_out, .. } = &mut *self.0.borrow_mut();
         // An invalid value that an alias repeats is reported only once.
         if problems.contains(&problem) {
@@ -211,17 +213,12 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = ByteOffsets::new(&self.text);
-        for problem in &self.found {
-            let start = bytes.of(problem.place.span.start);
-            let line_start = self.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
-            let line = 1 + self.text[..start].matches('\n').count();
-            let column = 1 + self.text[line_start..start].chars().count();
-            let severity = match problem.severity {
+        for Problem { severity, code, place, what, cure } in &self.found {
+            let (line, column) = place.position(&self.text);
+            let severity = match severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
             };
-            let Problem { code, place, what, cure, .. } = problem;
             write!(f, "{}:{line}:{column}: {severity}[{code}]: ", self.name)?;
             if !place.path.is_empty() {
                 write!(f, "{}: ", place.path)?;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use tollgate::limit::Mode;
 use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::{Policy, headers};
 
@@ -30,6 +31,11 @@ pub(super) struct FileContext<'a> {
 }
 
 impl FileContext<'_> {
+    /// The mode of limits without their own options.
+    pub(super) fn mode(&self) -> Checked<Mode> {
+        Ok(if self.limiter.shadow.value()? { Mode::Shadow } else { Mode::Reject })
+    }
+
     /// The tenants whose numbers replace this owner's quotas.
     pub(super) fn tenants_of(
         &self,
@@ -132,8 +138,4 @@ impl RateLimiter {
 
 pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
-}
-
-pub(super) const fn is_bucket(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
 }

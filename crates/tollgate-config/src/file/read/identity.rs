@@ -31,8 +31,8 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
     let mut kinds = Vec::new();
     let chain = all(limiter.identity.get()?, |item| {
         let section = item.get()?;
-        let kind = section.key.value()?;
-        let name = kind.name();
+        let key = section.key.get()?;
+        let (kind, name) = (key.value, &key.shown);
         if kinds.contains(&ClientKey::Ip) {
             let what = format!(
                 "`{name}` is never used: every request has an address, and `ip` comes first"
@@ -43,16 +43,16 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
             item.location.warn(code::LISTED_TWICE, what, "remove one");
         }
         kinds.push(kind);
-        reader.source(kind, section, &item.location)
+        reader.source(section, &item.location)
     });
-    let unused: [(&Setting, _); 2] =
-        [(&limiter.jwt, ClientKey::User), (&limiter.api_keys, ClientKey::ApiKey)];
-    for (key, kind) in unused {
+    let unused: [(&Setting, _, _); 2] =
+        [(&limiter.jwt, ClientKey::User, "user"), (&limiter.api_keys, ClientKey::ApiKey, "apiKey")];
+    for (key, kind, word) in unused {
         if key.is_set() && !kinds.contains(&kind) {
             key.name().warn(
                 code::NO_EFFECT,
                 format!("`{}` has no effect: it identifies no client", key.key),
-                format!("write `identity: [{}, ip]`, or remove it", kind.name()),
+                format!("write `identity: [{word}, ip]`, or remove it"),
             );
         }
     }
@@ -70,11 +70,10 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn source(
         &mut self,
-        kind: ClientKey,
         section: &tables::Identity,
         location: &Location,
     ) -> Checked<IdentitySource> {
-        match kind {
+        match section.key.get()?.value {
             ClientKey::Ip => self.address(section),
             ClientKey::User => match self.limiter.jwt.get()? {
                 Some(jwt) => tokens::jwt(jwt, self.tiers).map(IdentitySource::User),
@@ -101,7 +100,7 @@ impl Reader<'_> {
                 "add `clientCa` to `listen[].tls`",
             )),
             ClientKey::Header | ClientKey::Cookie | ClientKey::Query => {
-                value(kind, section, location).map(IdentitySource::Value)
+                value(section, location).map(IdentitySource::Value)
             }
         }
     }
@@ -140,13 +139,10 @@ impl Reader<'_> {
     }
 }
 
-fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Checked<ValuePlan> {
-    let word = kind.name();
-    let Some(name) = section.name.get()? else {
-        let cure = format!("write `{{key: {word}, name: …}}`");
-        return Err(location.error(code::MISSING_KEY, format!("`{word}` needs a `name`"), cure));
-    };
-    let parameter = match kind {
+fn value(section: &tables::Identity, location: &Location) -> Checked<ValuePlan> {
+    let key = section.key.get()?;
+    let name = named(&key.shown, &section.name, location)?;
+    let parameter = match key.value {
         ClientKey::Header => Parameter::Header(name.value.clone()),
         ClientKey::Cookie => Parameter::Cookie(name.text.clone()),
         _ => Parameter::Query(name.text.clone()),
@@ -156,15 +152,27 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
         location.warn(
             code::FORGEABLE,
             format!(
-                "clients can write any value into the {word} `{}`, and each value has its own \
+                "clients can write any value into the {} `{}`, and each value has its own \
                  quota",
-                name.shown
+                key.shown, name.shown
             ),
             "list the proxies that verify it in `trustedProxies`, use `user` or `apiKey`, or add \
              a `global` limit",
         );
     }
     Ok(ValuePlan { parameter, proxies })
+}
+
+/// Returns the name of the request part that `key` reads, such as a header's.
+pub(super) fn named<'n, T>(
+    key: &str,
+    name: &'n Key<Option<Written<T>>>,
+    location: &Location,
+) -> Checked<&'n Written<T>> {
+    name.get()?.as_ref().ok_or_else(|| {
+        let cure = format!("write `{{key: {key}, name: …}}`");
+        location.error(code::MISSING_KEY, format!("`{key}` needs a `name`"), cure)
+    })
 }
 
 fn asks_for_certificates(limiter: &RateLimiter) -> bool {

@@ -3,7 +3,7 @@
 use tollgate::policy::Algorithm;
 
 use super::context::{FileContext, is_queue};
-use super::policy;
+use super::{identity, policy};
 use crate::code;
 use crate::file::format;
 use crate::file::tables::{ApiKey, GroupKey, Level, LimitLevels, RateLimiter};
@@ -123,14 +123,9 @@ fn source(
     section: &Level,
     location: &Location,
 ) -> Checked<GroupSource> {
-    let named = || {
-        section.name.get()?.as_ref().ok_or_else(|| {
-            let key = section.key.value().map_or("header", GroupKey::name);
-            let cure = format!("write `{{key: {key}, name: …}}`");
-            location.error(code::MISSING_KEY, format!("`{key}` needs a `name`"), cure)
-        })
-    };
-    match section.key.value()? {
+    let key = section.key.get()?;
+    let named = || identity::named(&key.shown, &section.name, location);
+    match key.value {
         GroupKey::Everyone => Ok(GroupSource::Everyone),
         GroupKey::Body => Ok(GroupSource::Body(named()?.text.clone())),
         GroupKey::ApiKey => {

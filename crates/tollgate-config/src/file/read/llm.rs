@@ -1,19 +1,19 @@
 use std::sync::Arc;
 
-use tollgate::limit::Mode;
-use tollgate::policy::{Cost, OnStoreError, PolicyError, calendar};
+use tollgate::policy::{PolicyError, calendar};
 use tollgate::store::Receipt;
 use tollgate::{Policy, Quota};
 use tollgate_engine::Methods;
 use tollgate_llm::{Api, Model, Models, Price};
 
 use super::context::{FileContext, inherited};
+use super::policy::{self, OnStoreFailure};
 use super::quotas::QUOTA_KEYS;
 use super::{levels, options, paths};
 use crate::code;
 use crate::file::tables::{Llm, LlmLevel, ModelPrice};
 use crate::plan::{
-    ApiPlan, CostTable, LimitPlan, LlmPlan, PathMatch, QuotaPlan, ReservePlan, SettleBy, Whose,
+    ApiPlan, LimitPlan, LlmPlan, PathMatch, QuotaPlan, ReservePlan, SettleBy, Whose,
 };
 use crate::yaml::problem::Checked;
 use crate::yaml::typed::{Key, Setting, all};
@@ -37,23 +37,9 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         );
     }
     let on_store_error = inherited(&keys.on_store_error, &file.limiter.on_store_error)?;
-    let mode = if file.limiter.shadow.value()? { Mode::Shadow } else { Mode::Reject };
-    let limit = |whose: Whose, settle: Option<SettleBy>| LimitPlan {
-        name: LLM.to_owned(),
-        quotas: Vec::new(),
-        whose,
-        costs: Arc::new(CostTable::flat(Cost::ONE)),
-        mode,
-        hide_headers: false,
-        counts: None,
-        forgives: None,
-        reserve: settle.map(|settle| ReservePlan { settle, lapse: Receipt::LIFETIME.into() }),
-        in_flight: None,
-        penalty: None,
-        levels: Vec::new(),
-        tenants: None,
-    };
-    let reader = PolicyReader { keys, file, on_store_error };
+    let mode = file.mode()?;
+    let shed = limiter.shed.value()?;
+    let reader = PolicyReader { keys, file, failure: OnStoreFailure { on_store_error, shed } };
     let own = reader.own();
     let levels = reader.levels();
     let in_flight = options::in_flight(&keys.concurrency, LLM, &file.names);
@@ -61,7 +47,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let capacities = capacities.filter_map(|amounts| Some(amounts.tokens.as_ref()?.capacity()));
     let models = models(keys, capacities.min());
     let (mut own, levels) = (own?, levels?);
-    let in_flight = in_flight?.map(|policy| reader.failing(policy));
+    let in_flight = in_flight?.map(|policy| reader.failure.of(policy));
     if own.money.is_none() && levels.iter().all(|(_, level)| level.money.is_none()) {
         keys.time_zone.no_effect("without `monthlyBudget`", "it is about the month");
     }
@@ -83,12 +69,15 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let mut budgets = Vec::new();
     for (whose, amounts) in std::iter::once((Whose::Client, own)).chain(levels) {
         for (policy, settle) in amounts.settled() {
-            let (name, quotas) = (policy.name().to_owned(), vec![QuotaPlan::of(policy)]);
-            budgets.push(LimitPlan { name, quotas, ..limit(whose, settle) });
+            let lapse = Receipt::LIFETIME.into();
+            let reserve = settle.map(|settle| ReservePlan { settle, lapse });
+            let limit = LimitPlan::new(policy.name(), whose, mode);
+            budgets.push(LimitPlan { quotas: vec![QuotaPlan::of(policy)], reserve, ..limit });
         }
     }
     let llm = LlmPlan { budgets, models, max_read };
-    let limit = LimitPlan { quotas: requests, in_flight, ..limit(Whose::Client, None) };
+    let limit = LimitPlan::new(LLM, Whose::Client, mode);
+    let limit = LimitPlan { quotas: requests, in_flight, ..limit };
     let methods = Methods::new(["POST"]);
     Ok(Some(ApiPlan { methods, path, limit, llm: Some(Arc::new(llm)) }))
 }
@@ -122,7 +111,7 @@ impl Amounts {
 struct PolicyReader<'a> {
     keys: &'a Llm,
     file: &'a FileContext<'a>,
-    on_store_error: OnStoreError,
+    failure: OnStoreFailure,
 }
 
 impl PolicyReader<'_> {
@@ -165,11 +154,6 @@ impl PolicyReader<'_> {
         Ok(Amounts { requests: requests?, tokens: tokens?, money: money? })
     }
 
-    fn failing(&self, policy: Policy) -> Policy {
-        let shed = self.file.limiter.shed.value().ok().flatten();
-        shed.into_iter().fold(policy.with_on_store_error(self.on_store_error), Policy::with_shed)
-    }
-
     fn take(
         &self,
         name: &str,
@@ -177,15 +161,9 @@ impl PolicyReader<'_> {
         policy: Result<Policy, PolicyError>,
     ) -> Checked<Policy> {
         self.file.names.take(name, &key.name());
-        let policy = policy.map_err(|error| {
-            let nearest = error.nearest_limit().map(|limit| format!("write {limit}"));
-            key.error(
-                code::QUOTA_RANGE,
-                error.to_string(),
-                nearest.unwrap_or_else(|| "write a smaller number".into()),
-            )
-        });
-        Ok(self.failing(policy?))
+        let policy =
+            policy.map_err(|error| policy::out_of_range(key, &error, "write a smaller number"))?;
+        Ok(self.failure.of(policy))
     }
 
     fn per_minute(&self, name: &str, end: &str, key: &Key<Option<u64>>) -> Checked<Option<Policy>> {

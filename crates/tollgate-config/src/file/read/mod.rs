@@ -11,7 +11,7 @@ mod limits;
 mod llm;
 mod options;
 mod paths;
-mod policy;
+pub(crate) mod policy;
 mod preflights;
 mod quotas;
 mod routes;

@@ -4,12 +4,10 @@ use tollgate::policy::{Algorithm, Calendar, LeakyMode, OnStoreError, PolicyError
 use tollgate::store::Micros;
 use tollgate::{Policy, Quota};
 
-use super::context::{FileContext, inherited, is_bucket, is_queue};
+use super::context::{FileContext, inherited, is_queue};
 use crate::code;
 use crate::file::format;
-use crate::file::tables::{
-    Api, Bandwidth, LevelQuota, Policy as PolicyKeys, Rules, Tenant, Tier, Window,
-};
+use crate::file::tables::{Api, PlainQuota, Policy as PolicyKeys, Rules, Tenant, Tier, Window};
 use crate::yaml::problem::{Checked, Reported};
 use crate::yaml::typed::{Key, SectionInfo, Setting, Text as _};
 
@@ -53,8 +51,7 @@ impl<'a> Section<'a> {
             Some(share) if !limit.is_set() => share,
             _ => &**limit,
         };
-        let limit = limit.value().and_then(|limit| limit.ok_or(Reported));
-        QuotaKeys { info, amount, limit, window }
+        QuotaKeys { info, amount, limit: limit.given(), window }
     }
 
     /// The key that bounds the cost of requests.
@@ -75,19 +72,11 @@ impl Tier {
 impl Tenant {
     pub(super) fn quota(&self) -> QuotaKeys<'_> {
         let Self { info, limit, window, .. } = self;
-        let units = limit.value().and_then(|limit| limit.ok_or(Reported));
-        QuotaKeys { info, amount: limit, limit: units, window }
+        QuotaKeys { info, amount: limit, limit: limit.given(), window }
     }
 }
 
-impl LevelQuota {
-    pub(super) fn quota(&self) -> QuotaKeys<'_> {
-        let Self { info, limit, window } = self;
-        QuotaKeys { info, amount: limit, limit: limit.value(), window }
-    }
-}
-
-impl Bandwidth {
+impl PlainQuota {
     pub(super) fn quota(&self) -> QuotaKeys<'_> {
         let Self { info, limit, window } = self;
         QuotaKeys { info, amount: limit, limit: limit.value(), window }
@@ -149,7 +138,7 @@ pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota>
         _ => Err(Reported),
     };
     let burst = &keys.window.burst;
-    if burst.is_set() && !is_bucket(algorithm) {
+    if burst.is_set() && !algorithm.is_bucket() {
         return Err(burst.name().error(
             code::BURST,
             format!("a {algorithm} has no burst: its entire limit is available immediately"),
@@ -179,7 +168,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     }
     let why = "the calendar determines when units are refilled";
     keys.refill_seconds.no_effect("beside `calendar`", why);
-    let unit = keys.calendar.value()?.ok_or(Reported)?;
+    let unit = keys.calendar.given()?;
     let zone = keys.time_zone.value()?;
     let calendar = tollgate::policy::calendar::calendar(unit, zone.as_deref().unwrap_or("UTC"));
     calendar.map(Some).map_err(|_| Reported)
@@ -189,15 +178,14 @@ impl Window {
     /// The limit's window and its key, if it is a duration.
     fn duration(&self) -> Option<(&Setting, Checked<Duration>)> {
         let Self { window, window_seconds, .. } = self;
-        let spelled: Option<(&Setting, _)> =
-            window.is_set().then(|| (&**window, window.value().and_then(|it| it.ok_or(Reported))));
+        let spelled: Option<(&Setting, _)> = window.is_set().then(|| (&**window, window.given()));
         spelled.or_else(|| in_seconds(window_seconds))
     }
 
     /// The window that the algorithm uses. For buckets, `refillSeconds` replaces the window.
     fn for_algorithm(&self, algorithm: Algorithm) -> Option<(&Setting, Checked<Duration>)> {
         let (window, refill) = (self.duration(), in_seconds(&self.refill_seconds));
-        if !is_bucket(algorithm) {
+        if !algorithm.is_bucket() {
             let why = "its window determines when units are refilled";
             self.refill_seconds.no_effect(format_args!("on a {algorithm}"), why);
             return window;
@@ -214,8 +202,7 @@ impl Window {
 }
 
 fn in_seconds(key: &Key<Option<u64>>) -> Option<(&Setting, Checked<Duration>)> {
-    let seconds = || key.value().and_then(|it| it.map(Duration::from_secs).ok_or(Reported));
-    key.is_set().then(|| (&**key, seconds()))
+    key.is_set().then(|| (&**key, key.given().map(Duration::from_secs)))
 }
 
 fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
@@ -241,16 +228,31 @@ pub(super) fn build(
 }
 
 pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
-    if let Some(nearest) = error.nearest_limit() {
-        return keys.amount.error(code::QUOTA_RANGE, error.to_string(), format!("write {nearest}"));
-    }
+    let is_of_window = error.nearest_limit().is_none();
     let window = keys.window.duration().or_else(|| in_seconds(&keys.window.refill_seconds));
-    let key = window.map_or(keys.amount, |(key, _)| key);
-    key.error(
-        code::QUOTA_RANGE,
-        error.to_string(),
-        "choose a window of 50us to 400days, in whole microseconds",
-    )
+    let key = window.filter(|_| is_of_window).map_or(keys.amount, |(key, _)| key);
+    out_of_range(key, error, "choose a window of 50us to 400days, in whole microseconds")
+}
+
+/// Reports a policy that cannot be made, with the nearest limit or else this cure.
+pub(crate) fn out_of_range(key: &Setting, error: &PolicyError, cure: &str) -> Reported {
+    let nearest = error.nearest_limit().map(|nearest| format!("write {nearest}"));
+    let cure = nearest.unwrap_or_else(|| cure.to_owned());
+    key.error(code::QUOTA_RANGE, error.to_string(), cure)
+}
+
+/// How policies treat requests while their store is unavailable, and while it sheds requests.
+#[derive(Clone, Copy)]
+pub(super) struct OnStoreFailure {
+    pub(super) on_store_error: OnStoreError,
+    pub(super) shed: Option<OnStoreError>,
+}
+
+impl OnStoreFailure {
+    pub(super) fn of(self, policy: Policy) -> Policy {
+        let policy = policy.with_on_store_error(self.on_store_error);
+        self.shed.into_iter().fold(policy, Policy::with_shed)
+    }
 }
 
 pub(super) fn on_store_error(rules: &Rules, file: &FileContext<'_>) -> Checked<OnStoreError> {

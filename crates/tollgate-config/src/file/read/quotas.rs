@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use tollgate::Quota;
 use tollgate::policy::Algorithm;
 
-use super::context::{Names, is_bucket, is_queue};
+use super::context::{Names, is_queue};
 use super::policy::{self, QuotaKeys, Section};
 use crate::code;
-use crate::file::tables::{Bandwidth, RateLimiter};
+use crate::file::tables::{PlainQuota, RateLimiter};
 use crate::plan::QuotaPlan;
 use crate::yaml::problem::{Checked, Reported};
 use crate::yaml::typed::{Either, Item, Key, Setting, all};
@@ -86,7 +86,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
 /// A section's own quota, and the quotas in `also`.
 pub(super) fn of_section<'a>(
     keys: QuotaKeys<'a>,
-    also: &'a Key<Option<Vec<Item<Bandwidth>>>>,
+    also: &'a Key<Option<Vec<Item<PlainQuota>>>>,
     algorithm: Algorithm,
 ) -> Checked<Vec<ConfiguredQuota<'a>>> {
     let items = also.items().unwrap_or_default();
@@ -124,7 +124,7 @@ impl<'a> Quotas<'a> {
     /// The quotas that these keys share.
     pub(super) fn shared_by(&self, keys: QuotaKeys<'a>, algorithm: Algorithm) -> Self {
         let fitting = |(_, quota): &ConfiguredQuota<'_>| match quota.burst_units() {
-            Some(_) if !is_bucket(algorithm) => (keys, quota.without_burst()),
+            Some(_) if !algorithm.is_bucket() => (keys, quota.without_burst()),
             _ => (keys, *quota),
         };
         let all = |quotas: &Vec<ConfiguredQuota<'_>>| quotas.iter().map(fitting).collect();

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::context::is_bucket;
+use tollgate::policy::Algorithm;
+
 use super::identity;
 use super::policy::{self, QuotaKeys};
 use super::quotas;
@@ -50,7 +51,7 @@ fn read_tenants(
     table(&text, rules, &problems).map_err(|_| {
         let lines = problems.take();
         let shown = lines.iter().take(MOST_PROBLEMS).map(|it| {
-            let line = 1 + text.chars().take(it.place.span.start).filter(|it| *it == '\n').count();
+            let (line, _) = it.place.position(&text);
             let path = it.place.path.as_str();
             let name = path.strip_prefix("tenants.").unwrap_or_default();
             let (name, what) = match shows_names {
@@ -174,7 +175,7 @@ fn tenant_of(input: Input<'_>, rules: &TenantRules) -> Checked<TenantQuota> {
 }
 
 fn too_small(policy: &tollgate::Policy, cost: u64, keys: QuotaKeys<'_>) -> Reported {
-    let is_bucket = policy.algorithm().is_some_and(is_bucket);
+    let is_bucket = policy.algorithm().is_some_and(Algorithm::is_bucket);
     let key = if is_bucket && keys.window.burst.is_set() { "burst" } else { "limit" };
     keys.amount.error(
         code::COST_ABOVE_CAPACITY,

@@ -21,18 +21,6 @@ impl ClientKey {
     pub(crate) const fn is_value(self) -> bool {
         matches!(self, Self::Header | Self::Cookie | Self::Query)
     }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Ip => "ip",
-            Self::User => "user",
-            Self::ApiKey => "apiKey",
-            Self::Certificate => "certificate",
-            Self::Header => "header",
-            Self::Cookie => "cookie",
-            Self::Query => "query",
-        }
-    }
 }
 
 section! {
@@ -40,7 +28,7 @@ section! {
     /// gets 400 if a policy needs its client.
     keys Identity = "identity" short key {
         /// The request part that identifies the client.
-        required key: IdentityWord,
+        required key: Written<IdentityWord>,
         /// The name of the header, cookie or query parameter.
         optional name: Written<format::Header>
             where key = ["header" "cookie" "query"]: "it names a header, a cookie or a parameter",

@@ -1,7 +1,7 @@
 //! Levels above clients, and the quotas of their groups.
 
+use super::options::PlainQuota;
 use super::value_types::{Proxies, Units};
-use super::window::Window;
 use crate::file::format;
 use crate::yaml::typed::{Named, OneOrMore, Short, Written, section, words};
 
@@ -12,18 +12,6 @@ pub(crate) enum GroupKey {
     Header,
     Body,
     Everyone,
-}
-
-impl GroupKey {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::ApiKey => "apiKey",
-            Self::Claim => "claim",
-            Self::Header => "header",
-            Self::Body => "body",
-            Self::Everyone => "everyone",
-        }
-    }
 }
 
 section! {
@@ -39,7 +27,7 @@ section! {
     /// How to find the group of a request.
     keys Level = "levels.NAME" short key {
         /// The request part that identifies the group.
-        required key: GroupWord,
+        required key: Written<GroupWord>,
         /// The name of the claim, header or field.
         optional name: Written<format::Text>
             where key = ["claim" "header" "body"]: "it names a claim, a header or a field",
@@ -58,14 +46,7 @@ section! {
     /// `penalty`, `forgiveOn` and `also`.
     keys LimitLevels = "client.levels" {
         /// The quota of each group on this level of `rateLimiter.levels`.
-        others levels: Named<format::Level, LevelQuota>,
-    }
-
-    /// The quota of each group on a level.
-    keys LevelQuota = "client.levels.NAME" {
-        /// The number of units per window. A request costs 1 unit unless `costs` is set.
-        required limit: Units,
-        group window: Window,
+        others levels: Named<format::Level, PlainQuota>,
     }
 
     /// Budgets of groups, in addition to each client's budgets.

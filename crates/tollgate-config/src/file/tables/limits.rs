@@ -2,7 +2,7 @@ use tollgate::policy::{LeakyMode, Refill, Resolution};
 
 use super::levels::LimitLevels;
 use super::options::{
-    Bandwidth, Concurrency, CountOnly, Excess, ForgiveOn, Lease, Penalty, Reserve,
+    Concurrency, CountOnly, Excess, ForgiveOn, Lease, Penalty, PlainQuota, Reserve,
 };
 use super::path::Path;
 use super::value_types::{AtOnce, OnError, Strategy, Units};
@@ -71,7 +71,7 @@ section! {
         group window: Window,
         /// Additional quotas that apply at the same time, with the same algorithm. The second quota
         /// is the policy `NAME/2`, and so on.
-        optional also: List<Bandwidth>,
+        optional also: List<PlainQuota>,
     }
 
     /// Request costs. The first matching entry of `paths` applies, then the method, then `other`.
@@ -124,7 +124,7 @@ section! {
         default hide_headers: Flag = "false",
         /// Additional quotas that apply at the same time, with the same algorithm. The second quota
         /// is the policy `NAME/2`, and so on.
-        optional also: List<Bandwidth>,
+        optional also: List<PlainQuota>,
         /// Quotas that several clients share, such as the quota of each team. Only for a policy per
         /// client.
         optional levels: LimitLevels,

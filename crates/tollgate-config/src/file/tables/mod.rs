@@ -42,10 +42,10 @@ pub(super) use self::answers::Response;
 pub(super) use self::identity::{
     ApiKey, ApiKeys, ClientKey, Identity, IdentityWord, Jwt, MissingStatus, MissingWord, Subjects,
 };
-pub(super) use self::levels::{GroupKey, Level, LevelQuota, LimitLevels, LlmLevel};
+pub(super) use self::levels::{GroupKey, Level, LimitLevels, LlmLevel};
 pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers};
 pub(super) use self::llm::{Llm, ModelPrice};
-pub(super) use self::options::{Bandwidth, Concurrency, Penalty};
+pub(super) use self::options::{Concurrency, Penalty, PlainQuota};
 pub use self::options::{CountOnly, ForgiveOn, Waiting};
 pub(super) use self::path::{Path, PathSection};
 pub use self::server::{Admin, Listen, ResponseHeaders, Timeouts};

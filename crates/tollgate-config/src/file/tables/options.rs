@@ -14,8 +14,8 @@ use crate::yaml::typed::{
 };
 
 section! {
-    /// An additional quota of the same policy.
-    keys Bandwidth = "also[]" {
+    /// An additional quota of the same policy, or the quota of each group on a level.
+    keys PlainQuota = "quota" {
         /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,
         group window: Window,

@@ -3,7 +3,7 @@
 use tollgate::tier::{OnLookupFailure, OnUnknownClient};
 
 use super::limits::Unlimited;
-use super::options::Bandwidth;
+use super::options::PlainQuota;
 use super::value_types::{Units, WatchedFile};
 use super::window::Window;
 use crate::file::format;
@@ -87,7 +87,7 @@ section! {
         group window: Window,
         /// Additional quotas that apply at the same time. They are numbered like those of
         /// `client.also`, which they replace, and there may be as many.
-        optional also: List<Bandwidth>,
+        optional also: List<PlainQuota>,
     }
 }
 

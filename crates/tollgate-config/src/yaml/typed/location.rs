@@ -140,6 +140,13 @@ impl<T> Key<Option<T>> {
     }
 }
 
+impl<T: Clone> Key<Option<T>> {
+    /// The value, if the key is set. If not, the error is reported elsewhere.
+    pub(crate) fn given(&self) -> Checked<T> {
+        self.value()?.ok_or(Reported)
+    }
+}
+
 impl<T> Key<Option<Vec<T>>> {
     /// The items; empty if the key is not set.
     pub(crate) fn items(&self) -> Checked<&[T]> {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use tollgate::Policy;
-use tollgate::policy::{Algorithm, Cost, OnStoreError};
+use tollgate::policy::{Algorithm, Cost};
 use tollgate_engine::Methods;
 
-use super::super::context::{FileContext, inherited, is_bucket};
+use super::super::context::{FileContext, inherited};
 use super::super::costs;
 use super::super::levels;
 use super::super::options::{self, LeaseOption, PenaltyTarget, QueueOption};
-use super::super::policy::{self, Section};
+use super::super::policy::{self, OnStoreFailure, Section};
 use super::super::quotas::{self, Quotas};
 use super::super::settling::{self, Excess, PolicyContext};
 use crate::code;
@@ -94,21 +94,17 @@ impl<'a> LimitReader<'a, '_> {
             None => costs?,
         };
         let limit = LimitPlan {
-            name: name?.to_owned(),
-            quotas: Vec::new(),
-            whose,
             costs,
-            mode,
             hide_headers: rules.hide_headers.value()?,
             counts,
             forgives: forgives?,
             reserve: reserve?,
             in_flight: in_flight?,
             penalty: penalty?,
-            levels: Vec::new(),
-            tenants: None,
+            ..LimitPlan::new(name?, whose, mode)
         };
-        Ok(LimitOptions { limit, on_store_error, shed, queue, lease: lease? })
+        let failure = OnStoreFailure { on_store_error, shed };
+        Ok(LimitOptions { limit, failure, queue, lease: lease? })
     }
 
     /// A request that costs more than the capacity would always be denied.
@@ -135,7 +131,8 @@ impl<'a> LimitReader<'a, '_> {
         let Some((policy, tier)) = low else { return };
         let location =
             section.capacity().map_or_else(|| (*section.info.location).clone(), Setting::location);
-        let key = if policy.algorithm().is_some_and(is_bucket) { "burst" } else { "limit" };
+        let key =
+            if policy.algorithm().is_some_and(Algorithm::is_bucket) { "burst" } else { "limit" };
         location.error(
             code::COST_ABOVE_CAPACITY,
             format!(
@@ -157,8 +154,7 @@ pub(super) struct NamedLimit<'a> {
 
 pub(super) struct LimitOptions {
     limit: LimitPlan,
-    on_store_error: OnStoreError,
-    shed: Option<OnStoreError>,
+    failure: OnStoreFailure,
     queue: Option<QueueOption>,
     lease: Option<LeaseOption>,
 }
@@ -170,16 +166,11 @@ impl LimitOptions {
         mut quotas: Vec<QuotaPlan>,
         mut levels: Vec<(Whose, QuotaPlan)>,
     ) -> Checked<LimitPlan> {
-        let Self { mut limit, on_store_error, shed, queue, lease } = self;
-        let with_failures = |policy: Policy| {
-            let policy = policy.with_on_store_error(on_store_error);
-            shed.into_iter().fold(policy, Policy::with_shed)
-        };
-        limit.in_flight = limit.in_flight.map(with_failures);
-        limit.penalty = limit.penalty.map(|PenaltyPlan { policy, failures }| PenaltyPlan {
-            policy: with_failures(policy),
-            failures,
-        });
+        let Self { mut limit, failure, queue, lease } = self;
+        limit.in_flight = limit.in_flight.map(|policy| failure.of(policy));
+        limit.penalty = limit
+            .penalty
+            .map(|penalty| PenaltyPlan { policy: failure.of(penalty.policy), ..penalty });
         if quotas.is_empty() {
             if let Some(queue) = queue {
                 return Err(queue.without_quota());
@@ -191,7 +182,7 @@ impl LimitOptions {
         }
         for quota in quotas.iter_mut().chain(levels.iter_mut().map(|(_, quota)| quota)) {
             for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
-                let mut of_limit = with_failures(policy.clone());
+                let mut of_limit = failure.of(policy.clone());
                 if let Some(queue) = &queue {
                     of_limit = queue.of(of_limit)?;
                 }

@@ -7,11 +7,12 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use tollgate_core::Timestamp;
 
-use super::Client;
+use super::{Bounds, Client};
 use crate::instant::Instant;
 use crate::report::{ClientReport, Counts, Nearness, Report};
 
 /// Per-client counts, by a hash of the client's key.
+#[derive(Default)]
 pub(super) struct Clients {
     hasher: RandomState,
     known: HashMap<u64, Counted, RandomState>,
@@ -46,15 +47,8 @@ struct Denials {
 }
 
 impl Clients {
-    pub(super) fn new(most: usize, most_named: usize) -> Self {
-        Self {
-            hasher: RandomState::default(),
-            known: HashMap::default(),
-            most,
-            beyond: Counts::default(),
-            denied: HashMap::default(),
-            most_named,
-        }
+    pub(super) fn new(bounds: &Bounds) -> Self {
+        Self { most: bounds.clients, most_named: bounds.named, ..Self::default() }
     }
 
     /// Counts a client's new request, denial, or both. `left` is the client's remaining share in

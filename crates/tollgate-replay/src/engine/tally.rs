@@ -13,6 +13,7 @@ use crate::instant::Instant;
 use crate::report::{Minute, PolicyReport, Report, Totals, Waits};
 
 /// All counts.
+#[derive(Default)]
 pub(super) struct Tallies {
     total: Tally,
     routes: Named<Tally>,
@@ -29,6 +30,7 @@ pub(super) struct Tallies {
 const BEFORE_LIMITS: &str = "(before any limit)";
 
 /// A small map from names to items.
+#[derive(Default)]
 struct Named<T> {
     items: Vec<(Box<str>, T)>,
     numbers: HashMap<Box<str>, usize, RandomState>,
@@ -38,10 +40,6 @@ struct Named<T> {
 }
 
 impl<T: Default> Named<T> {
-    fn new() -> Self {
-        Self { items: Vec::new(), numbers: HashMap::default(), last: Vec::new() }
-    }
-
     fn get(&mut self, position: usize, name: &str) -> &mut T {
         let last = self.last.get(position).copied();
         let is_last = |at: &usize| self.items.get(*at).is_some_and(|(last, _)| **last == *name);
@@ -135,16 +133,7 @@ struct PolicyTally {
 
 impl Tallies {
     pub(super) fn new(bounds: &Bounds) -> Self {
-        Self {
-            total: Tally::default(),
-            routes: Named::new(),
-            policies: Named::new(),
-            clients: Clients::new(bounds.clients, bounds.named),
-            heat: [[0; 24]; 7],
-            first: None,
-            last: Timestamp::EPOCH,
-            forbidden: 0,
-        }
+        Self { clients: Clients::new(bounds), ..Self::default() }
     }
 
     /// Records that the log has reached `now`.

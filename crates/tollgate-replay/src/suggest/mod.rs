@@ -55,12 +55,26 @@ pub struct Suggest {
     unsuccessful: u64,
     first: Option<Timestamp>,
     last: Timestamp,
-    second: u64,
-    in_second: u64,
-    busiest_second: u64,
-    minute: u64,
-    in_minute: u64,
-    busiest_minute: u64,
+    second: Busiest,
+    minute: Busiest,
+}
+
+/// The requests in a second or a minute.
+#[derive(Debug, Default)]
+struct Busiest {
+    number: u64,
+    requests: u64,
+    most: u64,
+}
+
+impl Busiest {
+    fn note(&mut self, number: u64) {
+        if number != self.number {
+            (self.number, self.requests) = (number, 0);
+        }
+        self.requests += 1;
+        self.most = self.most.max(self.requests);
+    }
 }
 
 /// A stored request.
@@ -158,12 +172,8 @@ impl Suggest {
             unsuccessful: 0,
             first: None,
             last: Timestamp::EPOCH,
-            second: 0,
-            in_second: 0,
-            busiest_second: 0,
-            minute: 0,
-            in_minute: 0,
-            busiest_minute: 0,
+            second: Busiest::default(),
+            minute: Busiest::default(),
         }
     }
 
@@ -174,17 +184,8 @@ impl Suggest {
         self.unsuccessful += u64::from(!is_success);
         self.first.get_or_insert(at);
         self.last = self.last.max(at);
-        let (second, minute) = (at.as_micros() / 1_000_000, at.as_micros() / 60_000_000);
-        if second != self.second {
-            (self.second, self.in_second) = (second, 0);
-        }
-        if minute != self.minute {
-            (self.minute, self.in_minute) = (minute, 0);
-        }
-        self.in_second += 1;
-        self.in_minute += 1;
-        self.busiest_second = self.busiest_second.max(self.in_second);
-        self.busiest_minute = self.busiest_minute.max(self.in_minute);
+        self.second.note(at.as_micros() / 1_000_000);
+        self.minute.note(at.as_micros() / 60_000_000);
         let number = self.paths.number(path, is_success);
         let Some(client) = client else {
             self.without_client += 1;
@@ -253,8 +254,8 @@ impl Suggest {
             sample: self.kinds.sample(),
             kinds: self.kinds,
             window_seconds: self.window.as_secs_ceil(),
-            busiest_second: self.busiest_second,
-            busiest_minute: self.busiest_minute,
+            busiest_second: self.second.most,
+            busiest_minute: self.minute.most,
             all,
             routes,
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tollgate::Policy;
 use tollgate::tier::OnUnknownClient;
-use tollgate_config::plan::{LimitPlan, Plan, TenantNumbers, TenantQuota, TenantTerms};
+use tollgate_config::plan::{LimitPlan, Plan, TenantNumbers, TenantQuota};
 use tollgate_gateway::serve::Tenant;
 
 /// The policies that apply to a client.
@@ -16,12 +16,7 @@ pub(super) fn policies(
     let Some(Tenant { numbers: TenantNumbers::Known(quota), .. }) = tenant else {
         return limit.quotas_in(tier).cloned().collect();
     };
-    let charges = limit.charges();
-    let own = charges.filter_map(|charge| match limit.policy_of(charge, quota)? {
-        TenantTerms::Own(policy) => Some(policy),
-        TenantTerms::Tier(tier) => charge.policy_in(Some(tier)).cloned(),
-    });
-    own.collect()
+    limit.charges().filter_map(|charge| limit.tenant_policy(charge, quota)).collect()
 }
 
 /// Says where a limit's numbers come from.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use tollgate_replay::{Answer, Resolved};
 
+#[derive(Default)]
 pub(crate) struct Differences {
     top: usize,
     /// How many requests only the first denies, and only the second.
@@ -24,13 +25,7 @@ const CLIENTS: usize = 1 << 16;
 
 impl Differences {
     pub(super) fn new(top: usize) -> Self {
-        Self {
-            top,
-            only: [0; 2],
-            requests: Vec::new(),
-            clients: HashMap::new(),
-            waiting: HashMap::new(),
-        }
+        Self { top, ..Self::default() }
     }
 
     /// Records the answers to a request. `in_words` returns its client and a description.

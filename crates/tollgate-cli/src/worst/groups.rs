@@ -7,8 +7,7 @@ use tollgate::Policy;
 use tollgate::key::{Key, Subject, SubjectKind};
 use tollgate::store::Micros;
 use tollgate_config::plan::{
-    ApiPlan, ChargePlan, LimitPlan, Plan, QuotaPlan, RouteLimits, TenantNumbers, TenantQuota,
-    TenantTerms, Whose,
+    ApiPlan, ChargePlan, LimitPlan, Plan, QuotaPlan, RouteLimits, TenantNumbers, TenantQuota, Whose,
 };
 use tollgate_engine::Limits;
 use tollgate_replay::worst::{Kind, Threat, bound};
@@ -175,11 +174,7 @@ fn policies<'a>(
 ) -> impl Iterator<Item = (Option<String>, Policy)> + 'a {
     let configured = quota.policy_in(tier).map(|policy| (None, policy.clone()));
     let own = source.into_iter().flat_map(Source::numbers).filter_map(move |(tenant, numbers)| {
-        let charge = ChargePlan::Quota(quota);
-        let policy = match limit.policy_of(charge, numbers)? {
-            TenantTerms::Own(policy) => policy,
-            TenantTerms::Tier(tier) => charge.policy_in(Some(tier))?.clone(),
-        };
+        let policy = limit.tenant_policy(ChargePlan::Quota(quota), numbers)?;
         Some((Some(tenant.to_owned()), policy))
     });
     configured.into_iter().chain(own)

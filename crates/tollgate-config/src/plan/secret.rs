@@ -19,9 +19,3 @@ impl fmt::Debug for Secret {
         f.write_str("[redacted]")
     }
 }
-
-impl fmt::Display for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
-    }
-}

@@ -118,7 +118,7 @@ fn table(text: &str, rules: &TenantRules, problems: &Rc<Problems>) -> Checked<Te
         let path = join(TENANTS, &pair.key);
         let input = Input::at(&pair.node, &path, problems);
         if let Err(cure) = format::TenantName::parse(&pair.key) {
-            input.error(code::INVALID_VALUE, "the name is not valid", cure);
+            input.location().error(code::INVALID_VALUE, "the name is not valid", cure);
             continue;
         }
         if let Ok(quota) = tenant_of(input, rules) {

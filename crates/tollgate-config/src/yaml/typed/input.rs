@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::Location;
-use crate::code::{self, Code};
+use crate::code;
 use crate::yaml::place::Place;
 use crate::yaml::problem::{Checked, Problems, Reported};
 use crate::yaml::spec::{Presence, Shape};
@@ -50,17 +50,8 @@ impl<'a> Input<'a> {
         self.problems.add_file(file, self.place());
     }
 
-    pub(super) fn location(self) -> Location {
+    pub(crate) fn location(self) -> Location {
         Location { place: self.place(), problems: Rc::clone(self.problems) }
-    }
-
-    pub(crate) fn error(
-        self,
-        code: Code,
-        what: impl Into<String>,
-        cure: impl Into<String>,
-    ) -> Reported {
-        self.problems.error(code, self.place(), what, cure)
     }
 
     /// Reads a single value. The error message from `parse` is the cure, and may quote the value.
@@ -79,7 +70,7 @@ impl<'a> Input<'a> {
                 false => format!("`{}` is not {}", scalar.shown().escape_debug(), shape.what()),
             };
             match scalar.written {
-                Some(_) => self.error(
+                Some(_) => self.location().error(
                     code::INVALID_VALUE,
                     what,
                     "check the variable's value, which is not shown because it may be a secret",
@@ -87,7 +78,7 @@ impl<'a> Input<'a> {
                 // A library's error has its own code, which is more precise.
                 None => {
                     let (cure, own) = code::split(&cure);
-                    self.error(own.unwrap_or(code::INVALID_VALUE), what, cure)
+                    self.location().error(own.unwrap_or(code::INVALID_VALUE), what, cure)
                 }
             }
         })
@@ -122,7 +113,11 @@ impl<'a> Input<'a> {
             (Value::Scalar(_), Some(key)) => format!("write its keys, such as `{{{key}: …}}`"),
             _ => "see docs/configuration-reference.md, or `tollgate init`".to_owned(),
         };
-        self.error(code::WRONG_SHAPE, format!("expected {}, found {found}", shape.what()), cure)
+        self.location().error(
+            code::WRONG_SHAPE,
+            format!("expected {}, found {found}", shape.what()),
+            cure,
+        )
     }
 }
 

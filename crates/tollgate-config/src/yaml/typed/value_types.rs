@@ -184,7 +184,11 @@ impl<V: ValueType> ValueType for List<V> {
             return Err(input.unexpected(&Self::SHAPE));
         };
         if nodes.is_empty() {
-            input.error(code::EMPTY_LIST, "an empty list", "remove the key, or add an item");
+            input.location().error(
+                code::EMPTY_LIST,
+                "an empty list",
+                "remove the key, or add an item",
+            );
         }
         let item = |(index, node): (usize, &Rc<Node>)| {
             Item::read(input.child(node, &format!("{}[{index}]", input.path)))
@@ -278,7 +282,7 @@ impl ValueType for AnySection {
     fn read(input: Input<'_>) -> Checked<Self::Value> {
         match json(input.node) {
             Json::Object(section) => Ok(section),
-            _ => Err(input.error(
+            _ => Err(input.location().error(
                 code::WRONG_SHAPE,
                 "expected a section",
                 "write keys and values, such as {a: b}",

@@ -28,6 +28,7 @@ pub enum Scope {
 
 /// An expected outcome.
 #[derive(Clone, Debug)]
+#[must_use]
 pub enum Expected {
     /// Every answer has this status.
     Status(u16),
@@ -86,63 +87,53 @@ impl From<RangeFrom<u64>> for Amount {
 
 impl Expected {
     /// Every response has this status.
-    #[must_use]
     pub const fn status(status: u16) -> Self {
         Self::Status(status)
     }
 
     /// So many requests pass.
-    #[must_use]
     pub fn allowed(amount: impl Into<Amount>) -> Self {
         Self::Allowed(amount.into())
     }
 
     /// So many requests are denied.
-    #[must_use]
     pub fn denied(amount: impl Into<Amount>) -> Self {
         Self::Denied(amount.into())
     }
 
     /// So many requests of each client pass. Requests with the same user are of the same client.
     /// Without users, requests from the same address are.
-    #[must_use]
     pub fn allowed_per_client(amount: impl Into<Amount>) -> Self {
         Self::AllowedPerClient(amount.into())
     }
 
     /// Some request is denied, and this policy is the first to deny every denied request.
-    #[must_use]
     pub fn denied_by(policy: impl Into<String>) -> Self {
         Self::Policy(policy.into())
     }
 
     /// The last request leaves so many units under the tightest policy.
-    #[must_use]
     pub const fn remaining(units: u64) -> Self {
         Self::Remaining(units)
     }
 
     /// The first denial's `Retry-After`, in seconds.
-    #[must_use]
     pub const fn retry_after(seconds: u64) -> Self {
         Self::RetryAfter(seconds)
     }
 
     /// No request waits longer before it passes.
-    #[must_use]
     pub fn max_wait(most: impl Into<Micros>) -> Self {
         Self::MaxWait(most.into())
     }
 
     /// No more requests than this pass within any window of this length. Two requests that are so
     /// far apart are not in the same window.
-    #[must_use]
     pub fn never_more_than(more_than: u64, window: impl Into<Micros>) -> Self {
         Self::Never { more_than, window: window.into(), per_client: false }
     }
 
     /// Like [`never_more_than`](Self::never_more_than), for each client separately.
-    #[must_use]
     pub fn never_more_than_per_client(more_than: u64, window: impl Into<Micros>) -> Self {
         Self::Never { more_than, window: window.into(), per_client: true }
     }
@@ -180,17 +171,10 @@ impl Expectation {
         let all = || outcomes.iter().enumerate().filter(|(_, outcome)| is_meant(outcome));
         let allowed = || all().filter(|(_, outcome)| outcome.is_allowed);
         let denied = || all().filter(|(_, outcome)| !outcome.is_allowed);
-        let last = || all().next_back().map_or(0, |(at, _)| at);
-        let fail = |at, got: String| Err(self.failure(at, got, false));
-        match &self.expected {
-            Expected::Status(status) => {
-                match all().find(|(_, outcome)| outcome.status != *status) {
-                    Some((at, outcome)) => fail(at, outcome.status.to_string()),
-                    None => Ok(()),
-                }
-            }
-            Expected::Allowed(range) => self.count(range, allowed(), denied(), "allowed"),
-            Expected::Denied(range) => self.count(range, denied(), allowed(), "denied"),
+        let or = |got: Option<String>, none: &str| got.unwrap_or_else(|| none.to_owned());
+        let found = match &self.expected {
+            Expected::Allowed(range) => count(range, allowed(), denied(), "allowed"),
+            Expected::Denied(range) => count(range, denied(), allowed(), "denied"),
             Expected::AllowedPerClient(range) => {
                 let mut clients = HashMap::<_, (Vec<_>, Vec<_>)>::new();
                 for (at, outcome) in all() {
@@ -199,91 +183,72 @@ impl Expectation {
                 }
                 let mut clients: Vec<_> = clients.into_iter().collect();
                 clients.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-                clients.into_iter().try_for_each(|(client, (allowed, denied))| {
+                clients.into_iter().find_map(|(client, (allowed, denied))| {
                     let what = format!("allowed for {client}");
-                    self.count(range, allowed.into_iter(), denied.into_iter(), &what)
+                    count(range, allowed.into_iter(), denied.into_iter(), &what)
                 })
             }
-            Expected::Policy(policy) => {
-                match denied().find(|(_, outcome)| outcome.policy_name() != Some(policy)) {
-                    Some((at, outcome)) => {
-                        fail(at, outcome.policy_name().unwrap_or("no policy").to_owned())
-                    }
-                    None if denied().next().is_none() => fail(last(), NO_DENIAL.to_owned()),
-                    None => Ok(()),
-                }
+            Expected::Policy(_) | Expected::RetryAfter(_) if denied().next().is_none() => {
+                let last = all().next_back().map_or(0, |(at, _)| at);
+                Some((last, "no denied request".to_owned(), false))
             }
-            Expected::Remaining(units) => match all().next_back() {
-                Some((at, outcome)) if outcome.remaining() != Some(*units) => fail(
-                    at,
-                    outcome.remaining().map_or_else(|| "no units".to_owned(), |it| it.to_string()),
-                ),
-                _ => Ok(()),
-            },
-            Expected::RetryAfter(seconds) => match denied().next() {
-                Some((at, outcome)) if outcome.retry_seconds() != Some(*seconds) => {
-                    let got = outcome.retry_seconds();
-                    fail(
-                        at,
-                        got.map_or_else(|| "no Retry-After".to_owned(), |it| format!("{it} s")),
-                    )
-                }
-                None => fail(last(), NO_DENIAL.to_owned()),
-                _ => Ok(()),
-            },
-            Expected::MaxWait(most) => match allowed().find(|(_, it)| it.wait > *most) {
-                Some((at, outcome)) => fail(at, Seconds(outcome.wait).to_string()),
-                None => Ok(()),
-            },
+            Expected::Status(status) => all()
+                .find(|(_, it)| it.status != *status)
+                .map(|(at, it)| (at, it.status.to_string(), false)),
+            Expected::Policy(policy) => denied()
+                .find(|(_, it)| it.policy_name() != Some(policy))
+                .map(|(at, it)| (at, or(it.policy_name().map(Into::into), "no policy"), false)),
+            Expected::Remaining(units) => all()
+                .next_back()
+                .map(|(at, it)| (at, it.remaining()))
+                .filter(|(_, left)| *left != Some(*units))
+                .map(|(at, left)| (at, or(left.map(|it| it.to_string()), "no units"), false)),
+            Expected::RetryAfter(seconds) => denied()
+                .next()
+                .map(|(at, it)| (at, it.retry_seconds()))
+                .filter(|(_, wait)| *wait != Some(*seconds))
+                .map(|(at, wait)| {
+                    (at, or(wait.map(|it| format!("{it} s")), "no Retry-After"), false)
+                }),
+            Expected::MaxWait(most) => allowed()
+                .find(|(_, it)| it.wait > *most)
+                .map(|(at, it)| (at, Seconds(it.wait).to_string(), false)),
             Expected::Never { more_than, window, per_client } => {
                 let passed = allowed().map(|(at, outcome)| {
                     (outcome.passed_at(), per_client.then(|| caller(outcome)), at)
                 });
-                match exceeded(passed, *more_than, *window) {
-                    Some((at, first)) => {
-                        let from = Seconds(first.since(super::START));
-                        let got = format!("{} allowed from {from} on", more_than + 1);
-                        Err(self.failure(at, got, true))
-                    }
-                    None => Ok(()),
-                }
+                exceeded(passed, *more_than, *window).map(|(at, first)| {
+                    let from = Seconds(first.since(super::START));
+                    (at, format!("{} allowed from {from} on", more_than + 1), true)
+                })
             }
-        }
-    }
-
-    /// Checks a number of requests. If there are too many, the failure is at the first request
-    /// beyond the range. If there are too few, it is at the first request that was not counted.
-    fn count<'a>(
-        &self,
-        Amount(range): &Amount,
-        mut counted: impl Iterator<Item = (usize, &'a Outcome)>,
-        mut others: impl Iterator<Item = (usize, &'a Outcome)>,
-        what: &str,
-    ) -> Result<(), Failure> {
-        let (mut number, mut excess) = (0_u64, None);
-        for (at, _) in &mut counted {
-            number += 1;
-            if number > *range.end() && excess.is_none() {
-                excess = Some(at);
-            }
-        }
-        let got = format!("{number} {what}");
-        match excess {
-            Some(at) => Err(self.failure(at, got, true)),
-            None if number < *range.start() => {
-                let at = others.next().map_or(0, |(at, _)| at);
-                Err(self.failure(at, got, false))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn failure(&self, at: usize, got: String, is_excess: bool) -> Failure {
-        Failure { at, expected: self.expected.to_string(), got, is_excess }
+        };
+        found.map_or(Ok(()), |(at, got, is_excess)| {
+            Err(Failure { at, expected: self.expected.to_string(), got, is_excess })
+        })
     }
 }
 
-const NO_DENIAL: &str = "no denied request";
+/// Checks a number of requests. If there are too many, the failure is at the first request beyond
+/// the range. If there are too few, it is at the first request that was not counted. The flag tells
+/// whether there are too many.
+fn count<'a>(
+    Amount(range): &Amount,
+    counted: impl Iterator<Item = (usize, &'a Outcome)>,
+    mut others: impl Iterator<Item = (usize, &'a Outcome)>,
+    what: &str,
+) -> Option<(usize, String, bool)> {
+    let (mut number, mut excess) = (0_u64, None);
+    for (at, _) in counted {
+        number += 1;
+        if number > *range.end() && excess.is_none() {
+            excess = Some(at);
+        }
+    }
+    let missing = || (number < *range.start()).then(|| others.next().map_or(0, |(at, _)| at));
+    let at = excess.or_else(missing)?;
+    Some((at, format!("{number} {what}"), excess.is_some()))
+}
 
 /// Finds the first request that exceeds the number in a window, and when that window starts.
 fn exceeded<K: std::hash::Hash + Eq>(

@@ -15,6 +15,7 @@ pub const DOLLAR: u64 = 1_000_000;
 /// For example, `Price::per_million(DOLLAR / 4, 2 * DOLLAR)` is $0.25 per million input tokens and
 /// $2 per million output tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Price {
     input: u64,
     cached_input: u64,
@@ -33,14 +34,12 @@ impl Price {
     }
 
     /// Sets the price per million input tokens that the model's server read from its cache.
-    #[must_use]
     pub const fn cached_input(mut self, per_million: u64) -> Self {
         self.cached_input = per_million;
         self
     }
 
     /// Sets the price per million input tokens that the model's server wrote to its cache.
-    #[must_use]
     pub const fn cache_write(mut self, per_million: u64) -> Self {
         self.cache_write = per_million;
         self
@@ -48,7 +47,6 @@ impl Price {
 
     /// Sets the price per million input tokens that the model's server wrote to its cache for an
     /// hour.
-    #[must_use]
     pub const fn long_cache_write(mut self, per_million: u64) -> Self {
         self.long_cache_write = per_million;
         self
@@ -71,6 +69,7 @@ impl Price {
 
 /// A model: its price, and how to estimate its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Model {
     price: Price,
     max_output: u64,
@@ -86,7 +85,6 @@ impl Model {
 
     /// Sets the output tokens that a request without a maximum reserves. The default is 4096. Use 0
     /// for embeddings.
-    #[must_use]
     pub const fn max_output(mut self, tokens: u64) -> Self {
         self.max_output = tokens;
         self
@@ -95,14 +93,12 @@ impl Model {
     /// Sets the tokens per 1000 bytes of text. The default is 300, because English has about 250,
     /// and a high estimate is refunded after the response. Source code and other languages have
     /// more.
-    #[must_use]
     pub const fn tokens_per_kilobyte(mut self, tokens: u64) -> Self {
         self.tokens_per_kilobyte = tokens;
         self
     }
 
     /// Sets the tokens per image or file in the request. The default is 1500, a large image.
-    #[must_use]
     pub const fn tokens_per_attachment(mut self, tokens: u64) -> Self {
         self.tokens_per_attachment = tokens;
         self
@@ -135,6 +131,7 @@ impl Model {
 /// `gpt-4o` to `gpt-4o-2024-08-06` and `openai/gpt-4o`, but not to `gpt-4o-mini` or `gpt-4`. An
 /// exact match has precedence.
 #[derive(Clone)]
+#[must_use]
 pub struct Models {
     other: Model,
     named: HashMap<String, Model>,
@@ -149,7 +146,6 @@ impl Models {
     }
 
     /// Adds a model.
-    #[must_use]
     pub fn with(mut self, name: impl Into<String>, model: Model) -> Self {
         self.named.insert(name.into(), model);
         self
@@ -161,7 +157,6 @@ impl Models {
     /// For example, with the crate `tiktoken-rs`: `.tokenizer(|text| o200k_base_singleton()
     /// .encode_ordinary(text).len() as u64)`. A tokenizer takes far more processor time than the rest
     /// of the decision.
-    #[must_use]
     pub fn tokenizer(mut self, tokens: impl Fn(&str) -> u64 + Send + Sync + 'static) -> Self {
         self.tokenizer = Some(Arc::new(tokens));
         self
@@ -169,7 +164,6 @@ impl Models {
 
     /// Does not change `stream_options` of streamed chat completions, because some servers reject this
     /// member. Streams that report no usage are charged by their text.
-    #[must_use]
     pub const fn keep_stream_options(mut self) -> Self {
         self.keeps_stream_options = true;
         self

@@ -8,6 +8,7 @@ use tollgate_engine::{Charges, Correction, Limits};
 
 /// A recorded request and the limits that apply to it.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Request<'a> {
     /// When it arrived.
     pub at: Timestamp,
@@ -29,35 +30,30 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Creates a request without a client, a route or a duration.
-    #[must_use]
     pub const fn new(at: Timestamp, limits: &'a Arc<Limits>, charges: Charges) -> Self {
         let (client, route, corrections, duration) = (None, "", &[], Micros::ZERO);
         Self { at, client, route, replica: 0, limits, charges, corrections, duration }
     }
 
     /// Sets the client.
-    #[must_use]
     pub const fn of(mut self, client: Client<'a>) -> Self {
         self.client = Some(client);
         self
     }
 
     /// Sets the route.
-    #[must_use]
     pub const fn by(mut self, route: &'a str) -> Self {
         self.route = route;
         self
     }
 
     /// Sets how long the response takes.
-    #[must_use]
     pub const fn lasting(mut self, duration: Micros) -> Self {
         self.duration = duration;
         self
     }
 
     /// Corrects the charges of these limits, by number.
-    #[must_use]
     pub const fn correcting(mut self, corrections: &'a [(u8, Correction)]) -> Self {
         self.corrections = corrections;
         self

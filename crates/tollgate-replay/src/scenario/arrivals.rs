@@ -48,7 +48,6 @@ impl<'a> Arrivals<'a> {
     }
 
     /// Returns a request's description.
-    #[must_use]
     pub fn requests(&self, arrival: &Arrival) -> &'a Requests {
         &self.requests[arrival.sender as usize]
     }

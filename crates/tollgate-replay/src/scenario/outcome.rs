@@ -9,6 +9,7 @@ use super::Arrival;
 
 /// What happened to a request.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Outcome {
     /// The request.
     pub arrival: Arrival,
@@ -40,7 +41,6 @@ pub struct ShownPolicy {
 
 impl Outcome {
     /// Creates the outcome for a request that met no limit.
-    #[must_use]
     pub const fn unlimited(arrival: Arrival, status: u16) -> Self {
         let (wait, policy, retry_after) = (Micros::ZERO, None, None);
         Self { arrival, is_allowed: true, status, wait, policy, retry_after, sees_limits: true }
@@ -48,7 +48,6 @@ impl Outcome {
 
     /// Adds the policy that restricts the client the most. `enforced` contains each enforced
     /// policy's decision.
-    #[must_use]
     pub fn decided_by<'a>(
         mut self,
         enforced: impl Iterator<Item = (&'a Policy, &'a Decision)>,

@@ -13,6 +13,7 @@ use super::{Row, Sender, shortest};
 
 /// Similar requests from one or more clients, by default a single request.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Requests {
     /// The method.
     pub method: String,
@@ -65,19 +66,16 @@ impl fmt::Display for Caller<'_> {
 
 impl Requests {
     /// A GET request from 203.0.113.1.
-    #[must_use]
     pub fn get(path: impl Into<String>) -> Self {
         Self::new("GET", path)
     }
 
     /// A POST request from 203.0.113.1.
-    #[must_use]
     pub fn post(path: impl Into<String>) -> Self {
         Self::new("POST", path)
     }
 
     /// A request from 203.0.113.1.
-    #[must_use]
     pub fn new(method: impl Into<String>, path: impl Into<String>) -> Self {
         let (at, duration, pace) = (Micros::ZERO, None, Pace::Every(Micros::ZERO));
         Self {
@@ -99,28 +97,24 @@ impl Requests {
     }
 
     /// Sets the first client's address. [Further clients](Self::clients) have the addresses after it.
-    #[must_use]
     pub fn client(mut self, address: impl Into<IpAddr>) -> Self {
         self.client = address.into();
         self
     }
 
     /// Sets the number of clients.
-    #[must_use]
     pub const fn clients(mut self, clients: u32) -> Self {
         self.sender.clients = clients;
         self
     }
 
     /// Adds a header. In its value, `{client}` is the client's number, from 1.
-    #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
     /// Sets when each client's first request arrives, after the start. Default: 0.
-    #[must_use]
     pub fn at(mut self, at: impl Into<Micros>) -> Self {
         self.sender.at = at.into();
         self
@@ -128,7 +122,6 @@ impl Requests {
 
     /// Sets how many requests each client sends. With [`during`](Self::during), a client stops at
     /// the limit that it reaches first.
-    #[must_use]
     pub const fn count(mut self, count: u64) -> Self {
         self.sender.count = Some(count);
         self
@@ -136,14 +129,12 @@ impl Requests {
 
     /// Sets for how long each client sends requests. Set the time between them, too: see
     /// [`every`](Self::every), [`at_random`](Self::at_random) and [`think`](Self::think).
-    #[must_use]
     pub fn during(mut self, time: impl Into<Micros>) -> Self {
         self.sender.duration = Some(time.into());
         self
     }
 
     /// Sets the time between a client's requests. By default, all arrive at the same instant.
-    #[must_use]
     pub fn every(mut self, time: impl Into<Micros>) -> Self {
         self.sender.pace = Pace::Every(time.into());
         self
@@ -151,28 +142,24 @@ impl Requests {
 
     /// Lets each client's requests arrive at random times, with this mean time between them. The
     /// [seed](Test::seed) determines the times.
-    #[must_use]
     pub fn at_random(mut self, mean: impl Into<Micros>) -> Self {
         self.sender.pace = Pace::Random(mean.into());
         self
     }
 
     /// Sets the time between an answer and the client's next request.
-    #[must_use]
     pub fn think(mut self, time: impl Into<Micros>) -> Self {
         self.sender.pace = Pace::Think(time.into());
         self
     }
 
     /// Sets how long each response takes.
-    #[must_use]
     pub fn takes(mut self, time: impl Into<Micros>) -> Self {
         self.takes = time.into();
         self
     }
 
     /// Adds an expectation for these requests.
-    #[must_use]
     pub fn expect(mut self, expected: Expected) -> Self {
         self.expect.push(expected);
         self
@@ -210,6 +197,7 @@ impl Requests {
 
 /// Requests and their expected outcomes.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Test {
     /// The behaviour that the test shows.
     pub name: String,
@@ -223,27 +211,23 @@ pub struct Test {
 
 impl Test {
     /// Creates a test without requests. `name` is the behaviour that it shows.
-    #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), requests: Vec::new(), expect: Vec::new(), seed: 1 }
     }
 
     /// Adds requests.
-    #[must_use]
     pub fn send(mut self, requests: Requests) -> Self {
         self.requests.push(requests);
         self
     }
 
     /// Adds an expectation for all requests together.
-    #[must_use]
     pub fn expect(mut self, expected: Expected) -> Self {
         self.expect.push(expected);
         self
     }
 
     /// Sets the random times' seed. The same seed always gives the same requests. Default: 1.
-    #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self

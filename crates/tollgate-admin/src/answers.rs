@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::{Deserialize, Serialize};
 use tollgate::observe::{Counters, CurrentPause, ObservedPolicy, ServiceNumbers, StoreReport};
-use tollgate::store::{Decision, Micros, Settlement, Source, Timestamp};
+use tollgate::store::{Decision, Micros, Source, Timestamp};
 use tollgate::tier::Tier;
 use tollgate::{Limit, Policy};
 
@@ -244,7 +244,7 @@ impl SubjectStatus {
             limit: decision.map(|decision| decision.limit),
             remaining: decision.map(|decision| decision.remaining),
             reset_after: decision.map(|decision| seconds(decision.reset_after)),
-            source: name(source),
+            source: source.name(),
             blocked: false,
             override_ends_after: None,
         }
@@ -295,18 +295,6 @@ pub(super) struct Settle {
     pub(super) actual: u64,
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct Settled {
-    settlement: &'static str,
-    units: u64,
-}
-
-impl From<Settlement> for Settled {
-    fn from(settlement: Settlement) -> Self {
-        Self { settlement: settlement.name(), units: settlement.units() }
-    }
-}
-
 /// `GET /top`.
 #[derive(Debug, Serialize)]
 pub(super) struct Top {
@@ -330,15 +318,6 @@ pub(super) struct TopSubject {
 #[expect(clippy::cast_precision_loss, reason = "a microsecond is lost after 285 years")]
 pub(super) fn seconds(span: Micros) -> f64 {
     span.get() as f64 / 1e6
-}
-
-const fn name(source: Source) -> &'static str {
-    match source {
-        Source::Store => "store",
-        Source::Local => "local",
-        Source::Cache => "cache",
-        Source::Lease => "lease",
-    }
 }
 
 pub(super) fn json(answer: &impl Serialize) -> Result<Response, Problem> {

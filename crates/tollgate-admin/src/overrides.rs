@@ -14,7 +14,7 @@ use tollgate::key::Subject;
 use tollgate::observe::LayerHandle;
 use tollgate::store::{Micros, Override, OverrideChange, OverrideId, Overrides, Timestamp};
 
-use super::answers::json;
+use super::answers::{json, seconds};
 use super::problem::{Problem, Reply};
 use super::state::State;
 use super::subjects::matches;
@@ -333,10 +333,6 @@ fn unsupported() -> Problem {
 fn instant(at: Timestamp) -> String {
     let time = UNIX_EPOCH + Duration::from_micros(at.as_micros());
     humantime::format_rfc3339_millis(time).to_string()
-}
-
-fn seconds(span: Micros) -> f64 {
-    Duration::from(span).as_secs_f64()
 }
 
 fn hex(id: &OverrideId) -> String {

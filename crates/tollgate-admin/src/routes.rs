@@ -17,7 +17,7 @@ use tollgate::policy::Cost;
 use tollgate::store::{Charged, Receipt, ReceiptId, Source, Timestamp};
 use tollgate::tier::Tier;
 
-use super::answers::{Settle, Settled, Top, json};
+use super::answers::{Settle, Top, json};
 use super::peers::EVENTS;
 use super::problem::{Problem, Reply};
 use super::state::State;
@@ -110,7 +110,7 @@ async fn settle(
     };
     let settled = layer.settle(&receipt, Cost::new(settle.actual)).await?;
     tracing::info!(target: "tollgate", policy = policy.name(), ?settled, "settled by an operator");
-    json(&Settled::from(settled))
+    json(&serde_json::json!({ "settlement": settled.name(), "units": settled.units() }))
 }
 
 async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Reply {

@@ -195,6 +195,18 @@ pub enum Source {
     Lease,
 }
 
+impl Source {
+    /// Returns the name in metrics and interfaces, such as `local`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Local => "local",
+            Self::Cache => "cache",
+            Self::Lease => "lease",
+        }
+    }
+}
+
 /// The decisions of all policies, in the order of the request's charges.
 ///
 /// All or none: either every enforced policy allowed the request and all policies that allowed it

@@ -4,9 +4,7 @@ use tollgate_engine::Mode;
 pub(crate) const fn source_name(source: Source, store: &'static str) -> &'static str {
     match source {
         Source::Store => store,
-        Source::Local => "local",
-        Source::Cache => "cache",
-        Source::Lease => "lease",
+        source => source.name(),
     }
 }
 

@@ -56,8 +56,8 @@ pub(crate) struct Recorded {
     planned: Planned,
     no_limits: Arc<Limits>,
     /// A single request, reused for every line.
-    request: Request<()>,
-    targets: Targets,
+    pub(super) request: Request<()>,
+    pub(super) targets: Targets,
     /// Whether responses may correct charges, for each route.
     corrects: Vec<bool>,
     pub(crate) replay: Replay,
@@ -141,12 +141,6 @@ impl Recorded {
             prefixes,
             runtime,
         })
-    }
-
-    /// Forgets how frequent targets were read.
-    #[cfg(test)]
-    pub(super) fn forget_targets(&mut self) {
-        self.targets = Targets::new();
     }
 
     /// Loads another plan. Used units remain.
@@ -292,15 +286,8 @@ impl Recorded {
         self.replay.finish()
     }
 
-    fn read(&mut self, record: &Record<'_>) -> Read {
+    pub(super) fn read(&mut self, record: &Record<'_>) -> Read {
         self.read_at(self.targets.place(record), record).0
-    }
-
-    /// Describes how the gateway sees a request.
-    #[cfg(test)]
-    pub(super) fn described(&mut self, record: &Record<'_>) -> String {
-        let Read { client, meaning } = self.read(record);
-        format!("{:?} {client:?} {meaning:?}", self.request)
     }
 
     /// Reads a request, and returns the limits that it meets, if they are known.

@@ -5,13 +5,14 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use indicatif::ProgressBar;
 use tollgate::store::{StoreError, Timestamp};
 use tollgate_config::plan::{Plan, Whose};
 use tollgate_replay::log::{FileFormat, Format, Input, Options, ReadError, Record, Records, Zone};
 use tollgate_replay::{Answer, Bounds, Report};
 
 use super::differences::Differences;
-use super::progress::Progress;
+use super::progress;
 use super::recorded::{NOT_HTTP, Recorded};
 
 /// Which log, and how to read it.
@@ -189,15 +190,15 @@ pub(super) fn read(
     // Open all files first, so a wrong name fails immediately.
     let inputs = log.logs.iter().map(|path| Input::open(path));
     let mut records = Records::new(inputs.collect::<Result<_, _>>()?, &log.options(shown));
-    let mut progress = Progress::new();
+    let bar = ProgressBar::no_length();
     for number in 0.. {
         if number % 8_192 == 0 {
-            progress.show(&records.progress());
+            progress::show(&bar, &records.progress());
         }
         let Some(record) = records.next()? else { break };
         each(number, &record)?;
     }
-    progress.finish();
+    bar.finish_and_clear();
     Ok(records)
 }
 

@@ -148,6 +148,7 @@ pub(super) fn describe(request: &mut Request<()>, record: &Record<'_>) {
 mod tests {
     use tollgate::store::Timestamp;
     use tollgate_config::{Source, read};
+    use tollgate_gateway::serve::Read;
     use tollgate_replay::{Bounds, Fleet};
 
     use super::*;
@@ -193,7 +194,10 @@ mod tests {
             for target in targets {
                 for host in [None, Some("a.example"), Some("a b")] {
                     let record = record(method, target, host);
-                    let mut read = || recorded.described(&record);
+                    let mut read = || {
+                        let Read { client, meaning } = recorded.read(&record);
+                        format!("{:?} {client:?} {meaning:?}", recorded.request)
+                    };
                     let first = read();
                     for _ in 0..3 {
                         assert_eq!(read(), first, "{method} {target} {host:?}");
@@ -258,7 +262,7 @@ mod tests {
                             record.at = Timestamp::from_micros(second * 1_000_000);
                             record.address = Some([203, 0, 113, 1].into());
                             record.headers = headers.to_vec();
-                            without.forget_targets();
+                            without.targets = Targets::new();
                             let expected = decision(&mut without, &record);
                             let got = decision(&mut with, &record);
                             assert_eq!(got, expected, "{method} {target} {host:?} {headers:?}");

@@ -42,6 +42,7 @@ impl Default for MemoryStore {
 /// assert_eq!(store.stats().keys, 0);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct MemoryStoreBuilder<C = SystemClock> {
     clock: C,
     shards: usize,
@@ -69,7 +70,6 @@ impl Default for MemoryStoreBuilder {
 
 impl<C: Clock> MemoryStoreBuilder<C> {
     /// Sets the maximum number of keys over all policies, at least 1. The default is a million.
-    #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys.max(1);
         self
@@ -79,7 +79,6 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     ///
     /// A sliding window log counts with its largest possible size: 16 KiB, or 32 bytes per quota
     /// unit at full resolution, rounded up to a power of two.
-    #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
@@ -98,7 +97,6 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     /// is rejected, because permits must be returned. If a caller then settles the forgotten
     /// receipt again, the store may return a permit that another request took in the same
     /// microsecond. The layer settles each receipt only once.
-    #[must_use]
     pub fn max_receipts(mut self, receipts: usize) -> Self {
         self.max_receipts = receipts;
         self
@@ -106,7 +104,6 @@ impl<C: Clock> MemoryStoreBuilder<C> {
 
     /// Sets the number of shards, each with its own lock, rounded up to a power of two. The default
     /// is 16 per processor.
-    #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = shards.max(1);
         self

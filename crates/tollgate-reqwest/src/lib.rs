@@ -71,6 +71,7 @@ use tollgate::{Limiter, Store};
 ///
 /// If no connection can be made, the charge is refunded. Otherwise a request costs its units even if
 /// it fails, because the service may have counted it.
+#[must_use]
 pub struct PoliteMiddleware<St: Store> {
     limiter: Limiter<St>,
     key: OfRequest<Key>,
@@ -98,13 +99,11 @@ impl<St: Store> PoliteMiddleware<St> {
     }
 
     /// Sets the key under which a request is charged, for example its account with the service.
-    #[must_use]
     pub fn key(self, key: impl Fn(&Request) -> Key + Send + Sync + 'static) -> Self {
         Self { key: Arc::new(key), ..self }
     }
 
     /// Sets a request's cost under each policy of the limiter.
-    #[must_use]
     pub fn cost(self, cost: impl Fn(&Request) -> Cost + Send + Sync + 'static) -> Self {
         Self { cost: Arc::new(cost), ..self }
     }
@@ -116,14 +115,12 @@ impl<St: Store> PoliteMiddleware<St> {
     /// Only requests that are [`Idempotent`], with a body that is no stream, are sent again. If the
     /// budget, the deadline or the service's `X-Should-Retry` does not allow a retry, the request
     /// returns the service's response.
-    #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }
     }
 
     /// Sets the longest time that a request may wait for its permits, from its first attempt to its
     /// last, if it is shorter than the limiter's.
-    #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }

@@ -41,6 +41,7 @@ use crate::key::route;
 /// # let _ = costs;
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Costs {
     methods: MethodCosts,
     /// Of gRPC calls to declared services.
@@ -65,7 +66,6 @@ impl Costs {
 
     /// Sets an HTTP method's cost. A cost for GET also applies to HEAD, and SEARCH and QUERY have
     /// the same cost, unless both methods are set. A cost for POST also applies to gRPC calls.
-    #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "callers write constants: Method::POST")]
     pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();
@@ -79,7 +79,6 @@ impl Costs {
     /// Sets a route's cost for all methods. The route is the router's pattern (axum's
     /// `MatchedPath`, or a [`RoutePattern`](crate::key::RoutePattern) extension), or a gRPC
     /// method's path (`/package.Service/Method`).
-    #[must_use]
     pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
         let (pattern, cost) = (pattern.into(), cost.into());
         self.routes.retain(|(other, _)| *other != pattern);
@@ -102,7 +101,6 @@ impl Costs {
     }
 
     /// Computes the cost with a closure. If the closure returns `None`, the other rules apply.
-    #[must_use]
     pub fn with_fn<C: Into<Cost>>(
         mut self,
         cost: impl Fn(&RequestHead<'_>) -> Option<C> + Send + Sync + 'static,

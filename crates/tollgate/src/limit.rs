@@ -39,6 +39,7 @@ use crate::tier::{QuotaLookup, Tier, UnlimitedTiers};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Limit {
     pub(crate) policy: Policy,
     pub(crate) key: Arc<dyn KeySource>,
@@ -140,13 +141,11 @@ impl Limit {
     }
 
     /// Shorthand for `.costs(Costs::flat(units))`.
-    #[must_use]
     pub fn cost(self, units: impl Into<Cost>) -> Self {
         self.costs(Costs::flat(units))
     }
 
     /// Sets the request costs under this limit, which override the layer's costs.
-    #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.costs = Some(costs);
         self
@@ -159,7 +158,6 @@ impl Limit {
     ///
     /// A shadow policy still uses the store: a request waits for the store's reply even if only
     /// shadow policies apply, and their keys count toward the store's memory bounds.
-    #[must_use]
     pub const fn shadow(self) -> Self {
         self.mode(Mode::Shadow)
     }
@@ -175,7 +173,6 @@ impl Limit {
     /// # let _ = all;
     /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
-    #[must_use]
     pub const fn hide_headers(mut self) -> Self {
         self.hides_headers = true;
         self
@@ -186,7 +183,6 @@ impl Limit {
     /// same name, for example the token budgets of a key and of its team, the headers describe the
     /// tightest of them: the denying policy with the longest wait, otherwise the policy with the
     /// fewest remaining units.
-    #[must_use]
     pub fn header_name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.header_name = Some(name.into());
         self
@@ -199,7 +195,6 @@ impl Limit {
     /// peer addresses is misconfigured, so the layer responds with 500. Code that works with any
     /// source sets this on the [layer's
     /// builder](crate::layer::RateLimitLayerBuilder::on_missing_key) instead.
-    #[must_use]
     pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
@@ -207,7 +202,6 @@ impl Limit {
 
     /// Limits only requests for which `condition` returns `true`. If there are several conditions,
     /// all must hold.
-    #[must_use]
     pub fn when(
         mut self,
         condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
@@ -218,14 +212,12 @@ impl Limit {
 
     /// Limits only requests to these paths, including ambiguous spellings that may mean one of
     /// these paths. Not needed if the layer is on the route itself.
-    #[must_use]
     pub fn on_paths(mut self, paths: Paths) -> Self {
         self.path_conditions.push(Arc::new(move |head| paths.may_contain(head.uri.path())));
         self
     }
 
     /// Exempts requests to these paths.
-    #[must_use]
     pub fn except_paths(mut self, paths: Paths) -> Self {
         self.path_conditions.push(Arc::new(move |head| !paths.surely_contains(head.uri.path())));
         self
@@ -285,7 +277,6 @@ impl Limit {
     /// `Retry-After` is an estimate: when those will have their units, or when the quota is full
     /// again. A request that costs more than the capacity gets 403 immediately. Waiting needs a
     /// tokio runtime with its timer enabled. A waiting request holds no permit of the inner service.
-    #[must_use]
     pub const fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -306,7 +297,6 @@ impl Limit {
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
-    #[must_use]
     pub fn reserve(mut self, reserve: Reserve) -> Self {
         self.settling.reserve = Some(reserve);
         self
@@ -332,7 +322,6 @@ impl Limit {
     /// # let _ = logins;
     /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
-    #[must_use]
     pub fn count_only(
         mut self,
         counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
@@ -364,7 +353,6 @@ impl Limit {
     /// # let _ = tries;
     /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
-    #[must_use]
     pub fn forgive_on(
         mut self,
         forgives: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
@@ -405,7 +393,6 @@ impl Limit {
     /// # let _ = tries;
     /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
-    #[must_use]
     pub fn forgive_on_body(
         mut self,
         head: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
@@ -434,7 +421,6 @@ impl Limit {
 
     /// Does not apply the limit to clients in this tier, unless their own quota is
     /// [looked up](Self::quota_from).
-    #[must_use]
     pub fn unlimited_in_tier(mut self, tier: impl Into<Tier>) -> Self {
         let tier = tier.into();
         self.tiers.retain(|(other, _)| *other != tier);
@@ -444,7 +430,6 @@ impl Limit {
 
     /// Applies the limit only to clients in a tier with [its own quota](Self::in_tier), and to clients
     /// with a [looked-up quota](Self::quota_from).
-    #[must_use]
     pub const fn only_in_tiers(mut self) -> Self {
         self.is_only_in_tiers = true;
         self
@@ -457,7 +442,6 @@ impl Limit {
     /// The looked-up quota has the policy's algorithm and other settings. Under a concurrency limit,
     /// only its number of units applies. A quota overrides the client's [tier](Self::in_tier). The
     /// look-up may also return the name of such a tier.
-    #[must_use]
     pub fn quota_from(mut self, lookup: &QuotaLookup) -> Self {
         self.quotas = Some(LimitQuotas::new(lookup, None));
         self
@@ -480,7 +464,6 @@ impl Limit {
     /// ```
     ///
     /// A request without an owner has the policy's own quota.
-    #[must_use]
     pub fn quota_from_owner(mut self, lookup: &QuotaLookup, owner: impl KeySource) -> Self {
         self.quotas = Some(LimitQuotas::new(lookup, Some(Arc::new(owner))));
         self
@@ -508,7 +491,6 @@ impl Limit {
     /// # let _ = (minute, day);
     /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
-    #[must_use]
     pub fn further_quota(mut self, number: usize) -> Self {
         self.quotas = self.quotas.map(|quotas| quotas.further(number));
         self
@@ -517,7 +499,6 @@ impl Limit {
     /// Grants `numerator / denominator` of each looked-up quota, for a limit that has its own policy and
     /// algorithm. A burst is left out if the algorithm has none. No quota fits a `denominator` of zero. Call
     /// it after [`quota_from`](Self::quota_from) or [`quota_from_owner`](Self::quota_from_owner).
-    #[must_use]
     pub fn fraction_of_quota(mut self, numerator: u32, denominator: u32) -> Self {
         let fraction =
             |quotas: LimitQuotas| quotas.fraction(numerator, denominator).omitting_burst();
@@ -578,7 +559,6 @@ impl Limit {
     /// # let _ = (interactive, batch);
     /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
-    #[must_use]
     pub const fn leaving_percent(mut self, percent: u8) -> Self {
         self.headroom_percent = if percent > 99 { 99 } else { percent };
         self

@@ -33,6 +33,7 @@ use tollgate_core::{Cost, Micros, Receipt};
 /// # Ok::<(), tollgate::policy::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Reserve {
     pub(crate) header: Option<HeaderName>,
     lapses_after: Micros,
@@ -50,14 +51,12 @@ impl Reserve {
     ///
     /// The layer removes the header from all responses, charged or not. It ignores values that are
     /// not integers. In nested layers, the innermost layer with this header reads and removes it.
-    #[must_use]
     pub fn or_by_header(mut self, name: HeaderName) -> Self {
         self.header = Some(name);
         self
     }
 
     /// Sets the time after which the estimate becomes final. It is at most [`Receipt::lifetime`].
-    #[must_use]
     pub fn lapse_after(mut self, time: Duration) -> Self {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.lapses_after = Micros::new(micros).min(Receipt::LIFETIME);

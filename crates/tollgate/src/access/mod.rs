@@ -59,6 +59,7 @@ use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Default)]
+#[must_use]
 pub struct AccessLists {
     addresses: Option<Arc<ClientIp>>,
     api_keys: Option<Arc<UnverifiedApiKey>>,
@@ -111,21 +112,18 @@ impl AccessLists {
     }
 
     /// Sets the source of client addresses, which are compared with the networks on the lists.
-    #[must_use]
     pub fn addresses_by(mut self, source: ClientIp) -> Self {
         self.addresses = Some(Arc::new(source));
         self
     }
 
     /// Sets where requests carry API keys, which are compared with the keys on the lists.
-    #[must_use]
     pub fn api_keys_in(mut self, header: UnverifiedApiKey) -> Self {
         self.api_keys = Some(Arc::new(header));
         self
     }
 
     /// Sets the source of users, who are compared with the users on the lists.
-    #[must_use]
     pub fn users_by(mut self, source: impl KeySource) -> Self {
         self.users = Some(Arc::new(source));
         self

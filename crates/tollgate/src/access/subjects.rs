@@ -34,6 +34,7 @@ use crate::key::{ApiKeys, SubjectName, network};
 /// # Ok::<(), tollgate::access::SubjectListError>(())
 /// ```
 #[derive(Clone, Default)]
+#[must_use]
 pub struct SubjectList {
     pub(super) networks: Vec<IpNet>,
     pub(super) api_keys: HashSet<[u8; 32]>,
@@ -66,7 +67,6 @@ impl SubjectList {
     }
 
     /// Adds clients that have any of these API keys.
-    #[must_use]
     pub fn api_keys(mut self, keys: &ApiKeys) -> Self {
         self.api_keys.extend(keys.digests());
         self
@@ -83,7 +83,6 @@ impl SubjectList {
     }
 
     /// Adds the entries from another list.
-    #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.networks.extend(other.networks);
         self.api_keys.extend(other.api_keys);

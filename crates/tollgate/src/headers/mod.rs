@@ -91,6 +91,7 @@ pub(crate) fn names<'a>(policies: impl Iterator<Item = &'a str>) -> Option<Heade
 /// # let _ = headers;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct HeaderOptions {
     ratelimit: bool,
     x_ratelimit: SendOn,
@@ -119,7 +120,6 @@ impl HeaderOptions {
     }
 
     /// Sets whether to send `RateLimit-Policy` and `RateLimit`.
-    #[must_use]
     pub const fn ratelimit(mut self, send: bool) -> Self {
         self.ratelimit = send;
         self
@@ -127,7 +127,6 @@ impl HeaderOptions {
 
     /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`, on all responses or
     /// never.
-    #[must_use]
     pub const fn x_ratelimit(mut self, send: bool) -> Self {
         self.x_ratelimit = if send { SendOn::All } else { SendOn::Nothing };
         self
@@ -147,7 +146,6 @@ impl HeaderOptions {
     /// build. The reset is the time until the quota is full again.
     /// [`Limit::hide_headers`](crate::Limit::hide_headers) omits a policy, and
     /// [`Limit::header_name`](crate::Limit::header_name) lets several policies share headers.
-    #[must_use]
     pub const fn x_ratelimit_by_policy(mut self) -> Self {
         self.x_ratelimit = SendOn::ByPolicy;
         self
@@ -156,7 +154,6 @@ impl HeaderOptions {
     /// Adds up to this time to `Retry-After`, in whole seconds, so clients that were denied at the
     /// same time return at different times. The jitter is fixed for a key and window, so another
     /// request gets no shorter wait.
-    #[must_use]
     pub const fn retry_jitter(mut self, at_most: Duration) -> Self {
         self.retry_jitter = at_most;
         self

@@ -59,6 +59,7 @@ use crate::{Costs, HeaderOptions, Limit, Mode, OnMissingKey, Paths, RequestHead}
 /// ```
 ///
 /// [metrics]: https://docs.rs/tollgate/latest/tollgate/observe
+#[must_use]
 pub struct RateLimitLayerBuilder<St> {
     store: St,
     limits: Vec<Limit>,
@@ -168,7 +169,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
 
     /// Adds a limit. The headers list limits in the order in which they were added. Decisions do
     /// not depend on it.
-    #[must_use]
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
@@ -176,20 +176,17 @@ impl<St: Store> RateLimitLayerBuilder<St> {
 
     /// Sets the costs for limits that do not set their own. By default each request costs 1;
     /// [`Costs::by_method`] makes writes more expensive.
-    #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.options.costs = costs;
         self
     }
 
     /// Shorthand for `.costs(Costs::flat(units))`.
-    #[must_use]
     pub fn cost(self, units: impl Into<Cost>) -> Self {
         self.costs(Costs::flat(units))
     }
 
     /// Sets the source of tiers, for limits with [`in_tier`](Limit::in_tier).
-    #[must_use]
     pub fn tiers(mut self, source: impl TierSource) -> Self {
         self.options.tiers = Some(Arc::new(source));
         self
@@ -197,7 +194,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
 
     /// Sets [`WaitQueue::max_requests`] on the layer's wait queue. This also affects other layers
     /// that share the queue.
-    #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
         self.options.queue = self.options.queue.max_requests(requests);
         self
@@ -205,7 +201,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
 
     /// Sets the wait queue for limits with [`Mode::Wait`]. Several layers can share a queue.
     /// An earlier [`max_waiting`](Self::max_waiting) does not apply to it.
-    #[must_use]
     pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
         self.options.queue = queue.clone();
         self
@@ -216,14 +211,12 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     ///
     /// To apply the lists to more routes than the limits, add another layer outside, which needs no
     /// limit. Give the inner layer the lists as well, so its limits do not apply to the allowlist.
-    #[must_use]
     pub fn access_lists(mut self, lists: &AccessLists) -> Self {
         self.options.access = Some(lists.clone());
         self
     }
 
     /// Forwards requests for which `condition` returns `true`, without calling the store.
-    #[must_use]
     pub fn exempt(
         mut self,
         condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
@@ -233,7 +226,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     }
 
     /// Forwards requests to these paths, for example `/healthz`, without calling the store.
-    #[must_use]
     pub fn exempt_paths(self, paths: Paths) -> Self {
         self.exempt(move |head| paths.surely_contains(head.uri.path()))
     }
@@ -245,7 +237,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// of this layer answers them. Without such a layer, set this to `false` if your service
     /// accepts no requests from other sites: preflights then cost as much as other OPTIONS
     /// requests.
-    #[must_use]
     pub fn exempt_preflights(mut self, exempt: bool) -> Self {
         self.options.exempt_preflights = exempt;
         self
@@ -260,7 +251,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// HTTP responses.
     ///
     /// If the service is not declared, a gRPC client interprets a denial as UNAVAILABLE.
-    #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {
         self.options.grpc = GrpcServices::all(all);
         self
@@ -269,7 +259,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Declares that the services at these paths are gRPC, for example `/pkg.Greeter/*`, in a
     /// router that also contains other services. Otherwise it is the same as [`grpc`](Self::grpc),
     /// which it replaces.
-    #[must_use]
     pub fn grpc_at(mut self, paths: Paths) -> Self {
         self.options.grpc = GrpcServices::at(paths);
         self
@@ -278,7 +267,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Declares that requests for which `condition` returns `true` go to gRPC services. The
     /// condition must not read headers, because the client controls them. Otherwise it is the same
     /// as [`grpc`](Self::grpc), which it replaces.
-    #[must_use]
     pub fn grpc_if(
         mut self,
         condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
@@ -288,14 +276,12 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     }
 
     /// Sets a default for [`Limit::on_missing_key`], for limits that need it and do not set it.
-    #[must_use]
     pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
     }
 
     /// Sets which headers responses get.
-    #[must_use]
     pub fn headers(mut self, headers: HeaderOptions) -> Self {
         self.options.headers = headers;
         self
@@ -320,7 +306,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// });
     /// # let _ = (text, json);
     /// ```
-    #[must_use]
     pub fn on_denied<F, R, Via>(self, response: F) -> Self
     where
         F: Fn(&Denial<'_>) -> R + Send + Sync + 'static,
@@ -332,7 +317,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
 
     /// Sets the response to a denied request, including gRPC calls: a
     /// [`Problem`](crate::denial::Problem) with more members, or your own [`DenialResponse`].
-    #[must_use]
     pub fn denial_response(mut self, response: impl DenialResponse) -> Self {
         self.options.response = Arc::new(response);
         self
@@ -340,7 +324,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
 
     /// Stores the decisions as [`Verdicts`](super::Verdicts) in the extensions of each request and
     /// response, for handlers and outer layers.
-    #[must_use]
     pub fn expose_verdicts(mut self, expose: bool) -> Self {
         self.options.expose_verdicts = expose;
         self
@@ -349,7 +332,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Stores an [`OwnDenial`](crate::denial::OwnDenial) in the extensions of the layer's own
     /// responses. Around a client, they cannot be mistaken for the service's denials then.
     /// [`for_client`](RateLimitLayer::for_client) enables it.
-    #[must_use]
     pub fn mark_denials(mut self, mark: bool) -> Self {
         self.options.marks_denials = mark;
         self
@@ -358,7 +340,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Sets the observer for all decisions. If layers share an observer, policies with the same
     /// name are counted together.
     #[cfg(feature = "metrics")]
-    #[must_use]
     pub fn observer(mut self, observer: &crate::observe::Observer) -> Self {
         self.options.observed.observer = Some(observer.clone());
         self
@@ -367,7 +348,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Sets the `endpoint` label for all requests in metrics. By default it is the matched route's
     /// pattern, or `other`.
     #[cfg(feature = "metrics")]
-    #[must_use]
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
         self.options.observed.endpoint = Some(endpoint.into());
         self

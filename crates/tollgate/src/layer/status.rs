@@ -77,6 +77,7 @@ use crate::{Limit, RequestHead};
 /// # let _ = status;
 /// # Ok::<(), tollgate::layer::LayerError>(())
 /// ```
+#[must_use]
 pub struct Status<St>(Arc<[Part<St>]>);
 
 /// A layer in the status.
@@ -97,14 +98,12 @@ impl<St: Store, M> RateLimitLayer<St, M> {
 
 impl<St: Store> Status<St> {
     /// Also shows what `other` shows. The headers and denials follow this status's first layer.
-    #[must_use]
     pub fn and(self, other: &Self) -> Self {
         Self(self.0.iter().chain(&*other.0).cloned().collect())
     }
 
     /// Chooses the limits to show: `None` hides a limit. If the list is not empty, the limit's entry
     /// contains it as `"applies_to":["GET /search"]`.
-    #[must_use]
     pub fn showing(self, mut choose: impl FnMut(&Limit) -> Option<Vec<String>>) -> Self {
         let part = |Part { layer, shown }: &Part<St>| {
             let limits = layer.face.limits.iter().zip(&**shown);

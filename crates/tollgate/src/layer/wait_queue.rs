@@ -43,6 +43,7 @@ use crate::RequestHead;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct WaitQueue {
     queue: Queue,
     body_window: Arc<AtomicUsize>,
@@ -55,14 +56,12 @@ impl WaitQueue {
     }
 
     /// Sets how many requests can wait at the same time.
-    #[must_use]
     pub fn max_requests(self, requests: usize) -> Self {
         self.queue.set_max_requests(requests);
         self
     }
 
     /// Sets the total number of bytes that waiting requests can hold.
-    #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         self.queue.set_max_bytes(bytes);
         self
@@ -71,7 +70,6 @@ impl WaitQueue {
     /// Sets how many bytes of a body the server buffers before the service reads it: the
     /// connection's buffer or the stream's window. Use `usize::MAX` if the server first reads the
     /// entire body.
-    #[must_use]
     pub fn body_window(self, bytes: usize) -> Self {
         self.body_window.store(bytes, Ordering::Relaxed);
         self

@@ -16,6 +16,7 @@ use crate::tier::QuotaLookup;
 use crate::{Limit, Mode};
 
 /// Collects the policies and options of a [`Limiter`].
+#[must_use]
 pub struct LimiterBuilder<St> {
     store: St,
     limits: Vec<Limit>,
@@ -84,7 +85,6 @@ impl<St: Store> Limiter<St> {
 
 impl<St: Store> LimiterBuilder<St> {
     /// Adds a policy with a quota for each key. Under a concurrency limit each call costs 1.
-    #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         self.limit(Limit::new(policy, CallersKey))
     }
@@ -93,13 +93,11 @@ impl<St: Store> LimiterBuilder<St> {
     /// [client's name](crate::tier::Client::name). The policy's own quota applies to keys that the
     /// look-up does not know, and to calls that cannot wait for a key's first look-up. A call takes
     /// its place when the look-up has ended. See [`QuotaLookup`].
-    #[must_use]
     pub fn policy_from(self, policy: Policy, lookup: &QuotaLookup) -> Self {
         self.limit(Limit::new(policy, CallersKey).quota_from(lookup))
     }
 
     /// Adds a policy with a single quota for all keys.
-    #[must_use]
     pub fn global(self, policy: Policy) -> Self {
         self.limit(Limit::global(policy))
     }
@@ -115,7 +113,6 @@ impl<St: Store> LimiterBuilder<St> {
     ///
     /// A call that gives up loses nothing, and other processes compete for the units. See
     /// [`queue`](Self::queue) for an order over all processes.
-    #[must_use]
     pub const fn wait(mut self, max: Duration) -> Self {
         self.waiting = Waiting::InThisProcess(max);
         self
@@ -134,7 +131,6 @@ impl<St: Store> LimiterBuilder<St> {
     ///
     /// A concurrency limit cannot be beside it, because its permits would be held in the queue: acquire
     /// them after this permit, from a limiter of their own.
-    #[must_use]
     pub const fn queue(mut self, max: Duration) -> Self {
         self.waiting = Waiting::InTheStore(max);
         self
@@ -146,7 +142,6 @@ impl<St: Store> LimiterBuilder<St> {
     /// Combine it with [`wait`](Self::wait): a call that queues would take an instant that a later
     /// call with a higher priority could not get. While calls of other limiters queue, these calls
     /// take no unit.
-    #[must_use]
     pub const fn leaving_percent(mut self, percent: u8) -> Self {
         self.leaving_percent = percent;
         self
@@ -161,7 +156,6 @@ impl<St: Store> LimiterBuilder<St> {
     /// A call that has queued for a second or longer asks the store again whether its key is paused by
     /// now. If so, it asks for another instant, behind the calls that came since the pause began. All its
     /// waits together are no longer than the queue.
-    #[must_use]
     pub const fn pausable(mut self, longest: Duration) -> Self {
         self.longest_pause = Some(longest);
         self
@@ -177,7 +171,6 @@ impl<St: Store> LimiterBuilder<St> {
     /// again, behind all other calls.
     ///
     /// A denial has no effect if its call left before the rate was last halved.
-    #[must_use]
     pub const fn adaptive(mut self, recovery: Duration) -> Self {
         self.recovery = Some(recovery);
         self
@@ -192,7 +185,6 @@ impl<St: Store> LimiterBuilder<St> {
     /// the store cannot decide and has no local fallback, calls are not repeated.
     ///
     /// Use it with [`pausable`](Self::pausable). Otherwise a retry meets the same denial.
-    #[must_use]
     pub const fn retries(mut self, percent: u8) -> Self {
         self.retry_percent = percent;
         self
@@ -200,7 +192,6 @@ impl<St: Store> LimiterBuilder<St> {
 
     /// Sets the queue of waiting calls, to change its bounds or to share it with layers and other
     /// limiters. Each waiting call counts 1 KiB.
-    #[must_use]
     pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
         self.wait_queue = queue.clone();
         self
@@ -208,7 +199,6 @@ impl<St: Store> LimiterBuilder<St> {
 
     /// Sets the observer for all decisions.
     #[cfg(feature = "metrics")]
-    #[must_use]
     pub fn observer(mut self, observer: &crate::observe::Observer) -> Self {
         self.observed.observer = Some(observer.clone());
         self

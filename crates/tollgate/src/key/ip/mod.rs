@@ -64,6 +64,7 @@ pub(crate) use proxies::network;
 /// # Ok::<(), tollgate::key::ClientIpError>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ClientIp {
     peer: Option<PeerFn>,
     proxies: TrustedProxies,
@@ -119,7 +120,6 @@ impl ClientIp {
     }
 
     /// Trusts these proxies' forwarding header, like [`behind`](Self::behind).
-    #[must_use]
     pub fn trusting(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }
     }
@@ -129,7 +129,6 @@ impl ClientIp {
     /// It never reads both, because a proxy forwards the header that it does not write, and the
     /// client may have written that header. The proxy has to quote and escape text from the client
     /// (`host=`): a raw comma or quote lets the client write its own elements.
-    #[must_use]
     pub fn in_forwarded(self) -> Self {
         Self { forwarding: Forwarding::Forwarded(FORWARDED), ..self }
     }
@@ -137,20 +136,17 @@ impl ClientIp {
     /// Reads a single address from a header that the proxy overwrites, such as `X-Real-IP`,
     /// `CF-Connecting-IP` or `True-Client-IP`. Two values or a list are not valid, because they
     /// mean that some proxy appends instead.
-    #[must_use]
     pub fn in_single_header(self, name: HeaderName) -> Self {
         Self { forwarding: Forwarding::Single(name), ..self }
     }
 
     /// Trusts the forwarding header if the peer is a Unix socket. Only the proxy may have access to
     /// the socket. Such a request has no address if the header is absent.
-    #[must_use]
     pub fn trust_unix_peer(self) -> Self {
         Self { unix: Unix::Trust, ..self }
     }
 
     /// Finds no address if the peer is a Unix socket, so the next source in a chain applies.
-    #[must_use]
     pub fn skip_unix_peer(self) -> Self {
         Self { unix: Unix::Skip, ..self }
     }
@@ -183,7 +179,6 @@ impl ClientIp {
     /// # let _ = layer;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn only_v6(self) -> Self {
         Self { only_v6: true, ..self }
     }
@@ -202,7 +197,6 @@ impl ClientIp {
     ///
     /// Only your own network's translators write this prefix. Disable this if hosts there can
     /// choose such addresses.
-    #[must_use]
     pub fn nat64(mut self, embedded: bool) -> Self {
         self.masks.nat64 = embedded;
         self

@@ -186,6 +186,7 @@ fn user(iss: Option<&str>, sub: &str) -> Subject {
 /// reason for a rejection: `expired`, `nbf`, `iss`, `aud`, `kid`, `alg`, `signature`, `crit`, a
 /// missing claim, or `malformed`.
 #[derive(Clone)]
+#[must_use]
 pub struct JwtVerifier {
     keys: Arc<ArcSwap<JwtKeys>>,
     unknown_kid: Option<Arc<dyn Fn() + Send + Sync>>,
@@ -257,7 +258,6 @@ impl JwtVerifier {
     ///
     /// Any client can send such tokens. If `wanted` fetches the set, limit how often it does so,
     /// and fetch in another task, because the request waits for `wanted`.
-    #[must_use]
     pub fn on_unknown_kid(self, wanted: impl Fn() + Send + Sync + 'static) -> Self {
         Self { unknown_kid: Some(Arc::new(wanted)), ..self }
     }
@@ -266,7 +266,6 @@ impl JwtVerifier {
     ///
     /// A verifier has only one issuer, because two issuers could sign for each other's users. For
     /// more issuers, combine several verifiers with [`KeySource::or`].
-    #[must_use]
     pub fn issuer(mut self, issuer: &str) -> Self {
         for rules in Arc::make_mut(&mut self.rules) {
             rules.set_issuer(&[issuer]);
@@ -278,7 +277,6 @@ impl JwtVerifier {
 
     /// Accepts only tokens for this audience. After several calls, a token for any of the audiences
     /// suffices.
-    #[must_use]
     pub fn audience(mut self, audience: &str) -> Self {
         for rules in Arc::make_mut(&mut self.rules) {
             let names = rules.aud.get_or_insert_default();

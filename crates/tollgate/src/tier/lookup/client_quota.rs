@@ -19,6 +19,7 @@ use crate::tier::Tier;
 /// # let _ = (by_plan, free_reads, by_day, partner);
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ClientQuota {
     pub(super) terms: QuotaOrTier,
     /// The client's further quotas, for other limits.
@@ -42,7 +43,6 @@ impl ClientQuota {
 
     /// Adds a quota that applies at the same time, under another limit: the first quota that is added
     /// has the number 1. See [`Limit::further_quota`](crate::Limit::further_quota).
-    #[must_use]
     pub fn also(mut self, quota: Quota) -> Self {
         self.further.push(quota);
         self
@@ -50,7 +50,6 @@ impl ClientQuota {
 
     /// Sets the client's request costs, which override the limit's. Under a concurrency limit, and
     /// for a `Limiter`, which gets the cost from its caller, they do not apply.
-    #[must_use]
     pub fn costs(self, costs: Costs) -> Self {
         Self { costs: Some(costs), ..self }
     }

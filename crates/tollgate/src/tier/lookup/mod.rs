@@ -90,6 +90,7 @@ pub struct QuotaLookup {
 }
 
 /// Collects the options of a [`QuotaLookup`].
+#[must_use]
 pub struct QuotaLookupBuilder {
     source: Source,
     capacity: usize,
@@ -168,7 +169,6 @@ impl QuotaLookup {
 impl QuotaLookupBuilder {
     /// Sets how long a result is used: a minute by default, a year at most. A change applies within this time, and
     /// an active client is looked up about twice in it.
-    #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         // So that no instant overflows.
         self.source.ttl = ttl.min(Duration::from_secs(365 * 86_400));
@@ -177,28 +177,24 @@ impl QuotaLookupBuilder {
 
     /// Sets how long a look-up may take, including the wait for its turn: two seconds by default. A
     /// client's first request waits for no longer.
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.source.timeout = timeout;
         self
     }
 
     /// Sets how many clients are cached: 10 000 by default, about 300 bytes each.
-    #[must_use]
     pub fn capacity(mut self, clients: usize) -> Self {
         self.capacity = clients;
         self
     }
 
     /// Sets how many look-ups run at the same time: 64 by default. Further look-ups wait.
-    #[must_use]
     pub fn max_in_progress(mut self, look_ups: usize) -> Self {
         self.source.in_progress = Semaphore::new(look_ups.clamp(1, Semaphore::MAX_PERMITS));
         self
     }
 
     /// Sets which quota applies if a look-up fails: the last known by default.
-    #[must_use]
     pub fn on_failure(mut self, on_failure: OnLookupFailure) -> Self {
         self.source.on_failure = on_failure;
         self
@@ -206,7 +202,6 @@ impl QuotaLookupBuilder {
 
     /// Sets which quota applies to a client that the look-up does not know: the limit's own by
     /// default.
-    #[must_use]
     pub fn on_unknown(mut self, on_unknown: OnUnknownClient) -> Self {
         self.source.on_unknown = on_unknown;
         self

@@ -10,7 +10,7 @@ use tollgate_engine::SubjectKind;
 use super::clients::Clients;
 use super::{Bounds, Request};
 use crate::instant::Instant;
-use crate::report::{Minute, PolicyReport, Report, Totals, Waits};
+use crate::report::{Minute, PolicyReport, Report, Totals};
 
 /// All counts.
 #[derive(Default)]
@@ -125,10 +125,8 @@ impl Tally {
 #[derive(Debug, Default)]
 struct PolicyTally {
     tally: Tally,
-    waits: Waits,
-    returned: u64,
-    extra: u64,
-    is_shadow: bool,
+    /// The report, except for the totals.
+    report: PolicyReport,
 }
 
 impl Tallies {
@@ -183,11 +181,11 @@ impl Tallies {
             let policy = limits.policy(applied);
             let counts = self.policies.get(position, policy.name());
             counts.tally.note(now, applied.cost.get(), decision.allows());
-            counts.is_shadow = !mode.enforces();
+            counts.report.shadow = !mode.enforces();
             let waited = waited.filter(|_| mode.max_wait().is_some()).unwrap_or_default();
             let wait = plus(waited, decision.delay());
             if wait > Micros::ZERO {
-                counts.waits.note(wait);
+                counts.report.waits.note(wait);
             }
             if !mode.enforces() {
                 continue;
@@ -226,19 +224,15 @@ impl Tallies {
         }
         let policy = self.policies.get(0, receipt.policy.name());
         match settled {
-            Settlement::Returned { units } => policy.returned += units,
-            Settlement::Charged { units } => policy.extra += units,
+            Settlement::Returned { units } => policy.report.returned += units,
+            Settlement::Charged { units } => policy.report.extra += units,
             Settlement::Repeated | Settlement::Lapsed => {}
         }
     }
 
     pub(super) fn report(&self, overflowed: u64, cut_short: u64) -> Report {
-        let policy = |(name, policy): &(Box<str>, PolicyTally)| {
-            let PolicyTally { tally, waits, returned, extra, is_shadow } = policy;
-            let (returned, extra) = (*returned, *extra);
-            let (totals, waits, shadow) = (tally.totals(), *waits, *is_shadow);
-            let level_of = None;
-            (name.to_string(), PolicyReport { totals, waits, returned, extra, shadow, level_of })
+        let policy = |(name, PolicyTally { tally, report }): &(Box<str>, PolicyTally)| {
+            (name.to_string(), PolicyReport { totals: tally.totals(), ..report.clone() })
         };
         let route = |(name, tally): &(Box<str>, Tally)| (name.to_string(), tally.totals());
         let mut report = Report {

@@ -256,14 +256,10 @@ pub(super) fn check_bodies(limiter: &RateLimiter, levels: &[LevelPlan], routes: 
 
 /// A limit of a level skips requests without a group, so another limit must deny requests without a
 /// client.
-pub(super) fn check_clients(file: &FileContext<'_>, chain: &[IdentitySource], routes: &[Route]) {
+pub(super) fn check_clients(file: &FileContext<'_>, routes: &[Route]) {
     let limiter = file.limiter;
     // A combination applies to all requests.
     let is_combined = |whose| matches!(whose, Whose::Group(level) if level >= file.levels.len());
-    let is_always_found = |source: &IdentitySource| matches!(source, IdentitySource::Ip { .. });
-    if chain.iter().any(is_always_found) {
-        return;
-    }
     let lets_pass = |met: Vec<&LimitPlan>| {
         let mut enforced = met.iter().filter(|limit| limit.enforces());
         enforced.clone().any(|limit| matches!(limit.whose, Whose::Group(_)))

@@ -34,7 +34,7 @@ pub(super) struct PolicyStatus {
     pub(super) global: bool,
     pub(super) remaining: Option<u64>,
     pub(super) reset_after: Option<f64>,
-    pub(super) decisions: BTreeMap<&'static str, u64>,
+    decisions: BTreeMap<&'static str, u64>,
     waiting: u64,
     pause: Option<PauseStatus>,
     service: Option<ServiceStatus>,
@@ -54,6 +54,9 @@ impl Status {
 impl PolicyStatus {
     /// Adds the waiting calls, the pause and the called service's quota.
     pub(super) fn add(&mut self, observed: &ObservedPolicy) {
+        for (outcome, count) in observed.decisions() {
+            *self.decisions.entry(outcome).or_default() += count;
+        }
         self.waiting += observed.waiting();
         self.pause = self.pause.take().or_else(|| observed.pause().map(Into::into));
         self.service = self.service.take().or_else(|| observed.service().map(Into::into));

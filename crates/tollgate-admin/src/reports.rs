@@ -28,41 +28,41 @@ pub(super) async fn status(state: &State) -> Status {
             stores.push(StoreStatus::new(&report));
         }
         for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
-            let counts = observed.decisions();
-            let is_same = |shown: &&mut PolicyRow| {
+            let is_same = |shown: &PolicyRow| {
                 shown.policy == *limit.policy() && shown.status.enforced == limit.is_enforced()
             };
-            if let Some(shown) = shown.iter_mut().find(is_same) {
-                if shown.counters.insert(address(observed)) {
-                    for (outcome, count) in counts {
-                        *shown.status.decisions.entry(outcome).or_default() += count;
-                    }
-                    shown.status.add(observed);
+            let row = match shown.iter().position(is_same) {
+                Some(row) => row,
+                None => {
+                    let status = policy_status(layer, limit, report.name).await;
+                    let (policy, counters) = (limit.policy().clone(), BTreeSet::new());
+                    shown.push(PolicyRow { policy, status, counters });
+                    shown.len() - 1
                 }
-                continue;
+            };
+            let shown = &mut shown[row];
+            if shown.counters.insert(address(observed)) {
+                shown.status.add(observed);
             }
-            let decisions = counts.collect();
-            let global = if limit.is_global() {
-                peek(layer, limit, None, &Key::GLOBAL).await.ok()
-            } else {
-                None
-            };
-            // If the store was called, use its clock for the calendar period.
-            let now = global.as_ref().map_or_else(now, |(_, verdict)| verdict.decided_at());
-            let global = global.map(|(decision, _)| decision);
-            // The policy of a quota per key does not depend on one key's override.
-            let policy = match limit.is_global() {
-                true => layer.policy_of(limit, None, &Key::GLOBAL),
-                false => limit.policy().clone(),
-            };
-            let mut status = PolicyStatus::new(limit, &policy, report.name, global, now);
-            status.decisions = decisions;
-            status.add(observed);
-            let counters = [address(observed)].into();
-            shown.push(PolicyRow { policy: limit.policy().clone(), status, counters });
         }
     }
     Status::new(shown.into_iter().map(|shown| shown.status).collect(), stores)
+}
+
+/// A policy's status without its counts.
+async fn policy_status(layer: &LayerHandle, limit: &Limit, store: &'static str) -> PolicyStatus {
+    if !limit.is_global() {
+        // The policy of a quota per key does not depend on one key's override.
+        return PolicyStatus::new(limit, limit.policy(), store, None, now());
+    }
+    let policy = layer.policy_of(limit, None, &Key::GLOBAL);
+    match peek(layer, limit, None, &Key::GLOBAL).await {
+        // The store's clock determines the calendar period.
+        Ok((decision, verdict)) => {
+            PolicyStatus::new(limit, &policy, store, Some(decision), verdict.decided_at())
+        }
+        Err(_) => PolicyStatus::new(limit, &policy, store, None, now()),
+    }
 }
 
 fn now() -> Timestamp {

@@ -16,8 +16,7 @@ use tollgate::store::{Charge, Decision, Micros, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
 use tollgate_config::format::header_line;
 use tollgate_config::plan::{
-    LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, StorePlan, TenantNumbers, TenantQuota,
-    Unlimited, Whose,
+    LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited, Whose,
 };
 use tollgate_engine::{AppliedLimit, Charges, Forecast, Limits, Mode};
 use tollgate_gateway::serve::{
@@ -275,14 +274,10 @@ fn write_use(
 ) -> bool {
     let plan = &planned.plan;
     let tenant = planned.tenant(limit, client, head);
-    let mut tier = client.tier;
     if let Some(tenant) = &tenant {
         write_tenant(out, plan, tenant);
-        if let TenantNumbers::Known(TenantQuota::Tier(own)) = tenant.numbers {
-            tier = Some(*own);
-        }
     }
-    let policies = policies(limit, tier, tenant.as_ref());
+    let policies = policies(limit, client.tier, tenant.as_ref());
     if limit.policy().is_some() && policies.is_empty() {
         let which = if tenant.is_some() { "to this tenant" } else { "in this tier" };
         let _ = writeln!(out, "    which does not apply {which}");
@@ -325,32 +320,20 @@ fn write_verdict(out: &mut String, limits: Charged, verdict: &Verdict) {
         if mode == Mode::Annotate && !this.allows() {
             exceeded.push(policy.name().to_owned());
         }
+        let (name, passes) = (policy.name(), when(this, at));
         if policy.is_penalty() {
-            let _ = writeln!(out, "  {}: requests pass {}", policy.name(), when(this, at));
+            let _ = writeln!(out, "  {name}: requests pass {passes}");
             continue;
         }
-        if policy.is_concurrency() {
-            // A concurrency limit counts one permit for each request, regardless of its cost.
-            let (left, most) = (this.remaining, this.limit);
-            let when = when(this, at);
-            let name = policy.name();
-            let _ = writeln!(out, "  {name}: {left} of {most} left; this request {when}");
-            continue;
+        let (left, most) = (this.remaining, this.limit);
+        let _ = write!(out, "  {name}: {left} of {most} left; this request {passes}");
+        // A concurrency limit counts one permit for each request, regardless of its cost.
+        if !policy.is_concurrency() {
+            let others = COSTS.iter().zip(others);
+            let others = others.map(|(cost, decision)| format!("{cost} {}", when(decision, at)));
+            let _ = write!(out, "; a cost of {}", others.collect::<Vec<_>>().join(", "));
         }
-        let others: Vec<_> = COSTS
-            .iter()
-            .zip(others)
-            .map(|(cost, decision)| format!("{cost} {}", when(decision, at)))
-            .collect();
-        let _ = writeln!(
-            out,
-            "  {}: {} of {} left; this request {}; a cost of {}",
-            policy.name(),
-            this.remaining,
-            this.limit,
-            when(this, at),
-            others.join(", ")
-        );
+        out.push('\n');
     }
     let forecast = Forecast::new(&limits.rules, limits.charges, &Verdict::new(true, at, own));
     let time = |time: Micros| humantime::format_duration(time.into());

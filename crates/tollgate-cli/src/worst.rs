@@ -26,15 +26,8 @@ pub struct WorstArgs {
     /// The length of the window. By default each policy's own, and the longest for all together
     #[arg(long = "in", value_name = "TIME", value_parser = humantime::parse_duration)]
     window: Option<Duration>,
-    /// The number of gateways
-    #[arg(long, value_name = "N", default_value = "1")]
-    replicas: NonZeroU32,
-    /// Redis may be lost for this time
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    redis_down: Option<Duration>,
-    /// Redis may fail over to a replica that lacks all charges
-    #[arg(long)]
-    failover: bool,
+    #[command(flatten)]
+    threats: Threats,
     /// The report's format
     #[arg(long, value_enum, default_value_t)]
     format: ReportFormat,
@@ -44,10 +37,16 @@ pub struct WorstArgs {
 }
 
 /// What may happen to the gateways and their store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Threats {
+    /// The number of gateways
+    #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) replicas: NonZeroU32,
+    /// Redis may be lost for this time
+    #[arg(long = "redis-down", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) store_lost: Option<Duration>,
+    /// Redis may fail over to a replica that lacks all charges
+    #[arg(long)]
     pub(crate) failover: bool,
 }
 
@@ -86,8 +85,7 @@ pub const FAILOVER: &str = "a failover";
 
 /// Searches the most requests for each policy, for a client, and for all clients.
 pub fn run(plan: &Plan, args: &WorstArgs) -> Result<String, String> {
-    let WorstArgs { window, replicas, redis_down, failover, format, html } = args;
-    let threats = Threats { replicas: *replicas, store_lost: *redis_down, failover: *failover };
+    let WorstArgs { window, threats, format, html } = args;
     let threat = threats.to(plan)?;
     let rows = threats.rows(plan);
     let (mut text, mut body, mut all) = (String::new(), String::new(), Vec::new());

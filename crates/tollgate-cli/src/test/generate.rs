@@ -51,7 +51,7 @@ pub(crate) fn generate(file: &Path, plan: &Plan, proxy: Option<IpAddr>) -> Resul
 }
 
 /// How many gateways share a store in tests.
-const REPLICAS: u32 = 3;
+const REPLICAS: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
 /// How long the store is lost in tests.
 const OUTAGE: Duration = Duration::from_secs(10);
@@ -66,21 +66,19 @@ fn tests(plan: &Plan, proxy: Option<IpAddr>) -> Result<Vec<Vec<String>>, String>
     for exempt in &plan.exempt {
         tests.push(exempt_test(plan, exempt, &clients).into_iter().collect());
     }
-    let replicas = match plan.store {
-        StorePlan::Redis(_) => NonZeroU32::new(REPLICAS).unwrap_or(NonZeroU32::MIN),
-        StorePlan::Memory(_) => NonZeroU32::MIN,
-    };
+    let is_shared = matches!(plan.store, StorePlan::Redis(_));
+    let replicas = if is_shared { REPLICAS } else { NonZeroU32::MIN };
     let working = Threats { replicas, store_lost: None, failover: false };
-    for (policy, window, at_most) in worst::bounds(plan, working)? {
-        let name = format!("{policy}: no schedule gets more through");
-        tests.push(vec![worst_test(&name, &policy, window, at_most, "")]);
-    }
-    if let StorePlan::Redis(_) = plan.store {
-        let lost = Threats { store_lost: Some(OUTAGE), ..working };
-        for (policy, window, at_most) in worst::bounds(plan, lost)? {
-            let name = format!("{policy}: no more get through while Redis is lost");
-            let outage = format!(", storeLost: {}", humantime::format_duration(OUTAGE));
-            tests.push(vec![worst_test(&name, &policy, window, at_most, &outage)]);
+    let lost = Threats { store_lost: Some(OUTAGE), ..working };
+    let outage = format!(", storeLost: {}", humantime::format_duration(OUTAGE));
+    let of_working = (working, "no schedule gets more through", "");
+    let of_lost = (lost, "no more get through while Redis is lost", &*outage);
+    for (threats, claim, more) in
+        [Some(of_working), is_shared.then_some(of_lost)].into_iter().flatten()
+    {
+        for (policy, window, at_most) in worst::bounds(plan, threats)? {
+            let name = format!("{policy}: {claim}");
+            tests.push(vec![worst_test(&name, &policy, window, at_most, more)]);
         }
     }
     Ok(tests)

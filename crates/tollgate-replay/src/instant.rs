@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tollgate_core::Timestamp;
 
 /// An instant, formatted as `2000-10-10T20:55:36Z` with a fraction of a second if necessary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(pub Timestamp);
 
 impl Instant {

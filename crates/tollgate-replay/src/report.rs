@@ -116,7 +116,7 @@ pub struct Totals {
 }
 
 /// A minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Minute {
     /// The start of the minute.
     pub at: Instant,
@@ -124,12 +124,6 @@ pub struct Minute {
     pub requests: u64,
     /// Denied requests.
     pub denied: u64,
-}
-
-impl Default for Minute {
-    fn default() -> Self {
-        Self { at: Instant(Timestamp::EPOCH), requests: 0, denied: 0 }
-    }
 }
 
 /// A policy's effect.

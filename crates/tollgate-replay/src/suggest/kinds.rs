@@ -29,7 +29,7 @@ const SCANNED_PATHS: usize = 10;
 pub(super) const ROBOTS: &str = "/robots.txt";
 
 /// The kinds of all clients in the sample.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Kinds {
     /// A strong hash. With a faster hash, similar client names might have equal low bits.
     hasher: RandomState,
@@ -37,13 +37,6 @@ pub struct Kinds {
     halvings: u32,
     /// Clients that are not ordinary.
     others: HashMap<u64, ClientKind, foldhash::fast::RandomState>,
-}
-
-impl Default for Kinds {
-    fn default() -> Self {
-        let (hasher, others) = (RandomState::default(), HashMap::default());
-        Self { hasher, halvings: 0, others }
-    }
 }
 
 impl Kinds {

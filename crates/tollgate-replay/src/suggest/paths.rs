@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 /// The distinct paths, up to a bound.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Paths {
     /// The user's patterns, split into segments. Patterns with fewer `{…}` are first.
     known: Vec<Vec<String>>,
@@ -72,13 +72,7 @@ impl Paths {
         let split = |pattern: &String| segments(pattern).map(str::to_owned).collect::<Vec<_>>();
         let mut known: Vec<_> = patterns.iter().map(split).collect();
         known.sort_by_key(|pattern| wildcards(pattern));
-        Self {
-            known,
-            numbers: HashMap::default(),
-            paths: Vec::new(),
-            counts: Vec::new(),
-            beyond: 0,
-        }
+        Self { known, ..Self::default() }
     }
 
     /// Returns the number of a path after replacing identifiers, or [`NONE`] if there are too many

@@ -7,14 +7,12 @@ mod levels;
 mod limits;
 mod matching;
 mod meeting;
-mod preflights;
 mod rate_limits;
 mod redis;
 mod secret;
 mod server;
 mod settling;
 mod store;
-mod subjects;
 mod tenants;
 
 use std::cell::LazyCell;
@@ -32,16 +30,15 @@ use tollgate_proxy::path::{PathFault, PathRules, RequestPath, in_all_readings};
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{
     ApiKeyEntry, ApiKeyHeader, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
-    KeyOrigin, Parameter, ValuePlan,
+    KeyOrigin, Parameter, SubjectsPlan, ValuePlan,
 };
 pub use self::levels::{GroupSource, KeyPart, LevelPlan};
 pub use self::limits::{
-    ApiPlan, ChargePlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan,
-    RouteLimits, TenantShare, Whose,
+    ApiPlan, ChargePlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, Preflights,
+    QuotaPlan, RouteLimits, TenantShare, Whose,
 };
 pub use self::matching::{PathMatch, PathMatchError};
 pub use self::meeting::{Meeting, NoClient, TenantNumbers, Unlimited};
-pub use self::preflights::Preflights;
 pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
     descriptor_key,
@@ -51,7 +48,6 @@ pub use self::secret::Secret;
 pub use self::server::{ApiWaits, DecisionApiPlan, Front, Route, Target};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::StorePlan;
-pub use self::subjects::SubjectsPlan;
 pub use self::tenants::{
     TenantBase, TenantQuota, TenantRules, TenantSource, TenantTable, TenantTerms, TenantsPlan,
 };

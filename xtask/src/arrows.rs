@@ -86,7 +86,7 @@ impl Drawing {
             }
         }
         for from in self.crates.keys() {
-            let reached = self.reached_from(from);
+            let reached = reached_from(from, &self.solid.iter());
             for dependency in package(from).into_iter().flat_map(|from| &from.dependencies) {
                 let to = self.crates.iter().find(|(_, name)| **name == dependency.name);
                 let Some((to, _)) = to.filter(|_| dependency.kind.is_none()) else { continue };
@@ -97,17 +97,20 @@ impl Drawing {
         }
         None
     }
+}
 
-    /// The crates at the ends of all paths of solid arrows.
-    fn reached_from(&self, start: &str) -> BTreeSet<String> {
-        let mut reached = BTreeSet::new();
-        let mut open = vec![start.to_owned()];
-        while let Some(next) = open.pop() {
-            let ends = self.solid.iter().filter(|(from, _)| *from == next).map(|(_, to)| to);
-            open.extend(ends.filter(|to| reached.insert(String::clone(to))).cloned());
-        }
-        reached
+/// Returns the ends of all paths along these arrows.
+pub(crate) fn reached_from<'a>(
+    start: &'a str,
+    arrows: &(impl Iterator<Item = &'a (String, String)> + Clone),
+) -> BTreeSet<String> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![start];
+    while let Some(next) = open.pop() {
+        let ends = arrows.clone().filter(|(from, _)| from == next).map(|(_, to)| to);
+        open.extend(ends.filter(|to| reached.insert(String::clone(to))).map(|it| &**it));
     }
+    reached
 }
 
 #[cfg(test)]

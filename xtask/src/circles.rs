@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
+use crate::arrows::reached_from;
 use crate::lines;
 use crate::process::{self, Failure};
 
@@ -123,7 +124,7 @@ impl Uses {
     /// Returns the groups of files in which each file leads to each other file.
     fn circles(&self) -> Vec<Vec<String>> {
         let reached: BTreeMap<_, _> =
-            self.files.iter().map(|file| (file, self.reached_from(file))).collect();
+            self.files.iter().map(|file| (file, reached_from(file, &self.names.keys()))).collect();
         let mut circles = Vec::new();
         for (file, ends) in &reached {
             let circle: Vec<_> = ends.iter().filter(|end| reached[*end].contains(*file)).collect();
@@ -133,16 +134,6 @@ impl Uses {
             }
         }
         circles
-    }
-
-    fn reached_from(&self, start: &str) -> BTreeSet<String> {
-        let mut reached = BTreeSet::new();
-        let mut open = vec![start];
-        while let Some(next) = open.pop() {
-            let used = self.names.keys().filter(|(user, _)| user == next).map(|(_, file)| file);
-            open.extend(used.filter(|file| reached.insert(String::clone(file))).map(|it| &**it));
-        }
-        reached
     }
 }
 

@@ -147,24 +147,24 @@ pub(crate) struct Ticket {
 
 #[derive(Debug)]
 enum Stage {
-    /// Waits to be sent, possibly for a second time.
-    Queued {
-        waker: Option<Waker>,
-        refusals: u8,
-    },
-    /// Is in a call.
-    Sent {
-        waker: Option<Waker>,
-        refusals: u8,
-    },
+    Waiting(Waiting),
     Answered(Result<Answer, StoreError>),
     /// The caller has the answer, or gave up.
     Over,
 }
 
+/// A request that its caller waits for.
+#[derive(Debug, Default)]
+struct Waiting {
+    waker: Option<Waker>,
+    /// Whether it is in a call. If not, it waits to be sent, possibly for a second time.
+    is_sent: bool,
+    refusals: u8,
+}
+
 impl Ticket {
     pub(crate) fn new(request: Request, slot: u16, epoch: u64, deadline: Instant) -> Self {
-        let stage = Mutex::new(Stage::Queued { waker: None, refusals: 0 });
+        let stage = Mutex::new(Stage::Waiting(Waiting::default()));
         Self { request, slot, epoch, deadline, stage }
     }
 
@@ -176,7 +176,7 @@ impl Ticket {
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Answer, StoreError>> {
         let mut stage = self.stage.lock();
         match &mut *stage {
-            Stage::Queued { waker, .. } | Stage::Sent { waker, .. } => {
+            Stage::Waiting(Waiting { waker, .. }) => {
                 *waker = Some(register(waker.take(), cx));
                 Poll::Pending
             }
@@ -196,45 +196,42 @@ impl Ticket {
 
     /// Whether a caller waits for the answer.
     pub(crate) fn is_waited_for(&self) -> bool {
-        matches!(*self.stage.lock(), Stage::Queued { .. } | Stage::Sent { .. })
+        self.while_waiting(|_| true)
     }
 
     /// Marks this as sent in a call. Returns `false` if the caller has given up.
     pub(crate) fn send(&self) -> bool {
-        let stage = &mut *self.stage.lock();
-        match stage {
-            Stage::Queued { waker, refusals } => {
-                *stage = Stage::Sent { waker: waker.take(), refusals: *refusals };
-                true
-            }
-            Stage::Sent { .. } => true,
-            Stage::Answered(_) | Stage::Over => false,
-        }
+        self.while_waiting(|it| {
+            it.is_sent = true;
+            true
+        })
     }
 
     /// Requeues this request after Redis rejected the call as late, although this process's clock
     /// was still before the deadline. Returns `false` after [too many rejections](MOST_REFUSALS).
     pub(crate) fn take_back(&self) -> bool {
-        let stage = &mut *self.stage.lock();
-        match stage {
-            Stage::Sent { waker, refusals } if *refusals < MOST_REFUSALS => {
-                *stage = Stage::Queued { waker: waker.take(), refusals: *refusals + 1 };
-                true
+        self.while_waiting(|it| {
+            let is_taken = it.is_sent && it.refusals < MOST_REFUSALS;
+            if is_taken {
+                (it.is_sent, it.refusals) = (false, it.refusals + 1);
             }
-            _ => false,
-        }
+            is_taken
+        })
     }
 
     /// Requeues this request because another node will execute the call. Returns `false` if the
     /// caller has given up.
     pub(crate) fn unsend(&self) -> bool {
-        let stage = &mut *self.stage.lock();
-        match stage {
-            Stage::Sent { waker, refusals } => {
-                *stage = Stage::Queued { waker: waker.take(), refusals: *refusals };
-                true
-            }
-            Stage::Queued { .. } => true,
+        self.while_waiting(|it| {
+            it.is_sent = false;
+            true
+        })
+    }
+
+    /// Returns `false` if the caller has the answer or gave up.
+    fn while_waiting(&self, change: impl FnOnce(&mut Waiting) -> bool) -> bool {
+        match &mut *self.stage.lock() {
+            Stage::Waiting(waiting) => change(waiting),
             Stage::Answered(_) | Stage::Over => false,
         }
     }
@@ -272,11 +269,8 @@ impl Ticket {
     /// Answers, if the request still waits. `answer` receives whether it is in a call.
     fn answer_with(&self, answer: impl FnOnce(bool) -> Result<Answer, StoreError>) {
         let mut stage = self.stage.lock();
-        let (is_sent, waker) = match &mut *stage {
-            Stage::Queued { waker, .. } => (false, waker.take()),
-            Stage::Sent { waker, .. } => (true, waker.take()),
-            Stage::Answered(_) | Stage::Over => return,
-        };
+        let Stage::Waiting(waiting) = &mut *stage else { return };
+        let (is_sent, waker) = (waiting.is_sent, waiting.waker.take());
         *stage = Stage::Answered(answer(is_sent));
         drop(stage);
         if let Some(waker) = waker {

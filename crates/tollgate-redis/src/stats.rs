@@ -54,6 +54,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Counts a call, and reports its size and duration to the metrics recorder.
     pub(crate) fn count_call(
         &self,
         requests: usize,
@@ -73,31 +74,50 @@ impl Counters {
                 "lost"
             }
         };
-        measure::call(requests, took, word);
+        #[cfg(feature = "metrics")]
+        {
+            metrics::counter!(CALLS, "outcome" => word).increment(1);
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+            metrics::histogram!("tollgate_redis_batch_requests").record(requests as f64);
+            metrics::histogram!("tollgate_redis_call_duration_seconds").record(took);
+        }
+        #[cfg(not(feature = "metrics"))]
+        let _ = (word, took);
     }
 
     pub(crate) fn count_late(&self) {
         add(&self.late, 1);
-        measure::late();
+        report(LATE, 1);
     }
 
     pub(crate) fn count_shed(&self) {
         add(&self.shed, 1);
-        measure::shed();
+        report(SHED, 1);
     }
 
     pub(crate) fn count_deny_cache_hit(&self) {
         add(&self.deny_cache_hits, 1);
-        measure::deny_cache_hit();
+        // With a literal, the recorder's key is static.
+        #[cfg(feature = "metrics")]
+        metrics::counter!("tollgate_redis_deny_cache_hits_total").increment(1);
     }
 
     pub(crate) fn count_leased(&self) {
         add(&self.leased, 1);
     }
 
+    /// Also registers all counters at zero, because a counter that first appears at its first event
+    /// has no rate for that event.
     pub(crate) fn count_connection(&self) {
         add(&self.connections, 1);
-        measure::connection();
+        report("tollgate_redis_connections_total", 1);
+        #[cfg(feature = "metrics")]
+        for outcome in ["answered", "refused", "lost"] {
+            metrics::counter!(CALLS, "outcome" => outcome).increment(0);
+        }
+        for counter in [LATE, SHED, "tollgate_redis_deny_cache_hits_total"] {
+            report(counter, 0);
+        }
     }
 
     pub(crate) fn read(&self, queued: usize, replicas: Option<NonZeroU32>) -> RedisStats {
@@ -122,52 +142,13 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 /// Reports to the process's metrics recorder, which sums over all stores.
+#[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is reported"))]
+fn report(counter: &'static str, count: u64) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(counter).increment(count);
+}
+
 #[cfg(feature = "metrics")]
-mod measure {
-    use std::time::Duration;
-
-    use metrics::{counter, histogram};
-
-    pub(super) fn call(requests: usize, took: Duration, outcome: &'static str) {
-        counter!("tollgate_redis_calls_total", "outcome" => outcome).increment(1);
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-        histogram!("tollgate_redis_batch_requests").record(requests as f64);
-        histogram!("tollgate_redis_call_duration_seconds").record(took);
-    }
-
-    pub(super) fn late() {
-        counter!("tollgate_redis_late_requests_total").increment(1);
-    }
-
-    pub(super) fn shed() {
-        counter!("tollgate_redis_shed_requests_total").increment(1);
-    }
-
-    pub(super) fn deny_cache_hit() {
-        counter!("tollgate_redis_deny_cache_hits_total").increment(1);
-    }
-
-    /// Registers all counters at zero, because a counter that first appears at its first event has
-    /// no rate for that event.
-    pub(super) fn connection() {
-        counter!("tollgate_redis_connections_total").increment(1);
-        for outcome in ["answered", "refused", "lost"] {
-            counter!("tollgate_redis_calls_total", "outcome" => outcome).increment(0);
-        }
-        counter!("tollgate_redis_late_requests_total").increment(0);
-        counter!("tollgate_redis_shed_requests_total").increment(0);
-        counter!("tollgate_redis_deny_cache_hits_total").increment(0);
-    }
-}
-
-/// Without the `metrics` feature.
-#[cfg(not(feature = "metrics"))]
-mod measure {
-    use std::time::Duration;
-
-    pub(super) fn call(_: usize, _: Duration, _: &'static str) {}
-    pub(super) fn late() {}
-    pub(super) fn shed() {}
-    pub(super) fn deny_cache_hit() {}
-    pub(super) fn connection() {}
-}
+const CALLS: &str = "tollgate_redis_calls_total";
+const LATE: &str = "tollgate_redis_late_requests_total";
+const SHED: &str = "tollgate_redis_shed_requests_total";

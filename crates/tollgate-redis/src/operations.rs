@@ -105,7 +105,7 @@ impl Store for RedisStore {
     /// after its last heartbeat.
     fn replicas(&self) -> Option<NonZeroU32> {
         let Combiner { topology, ids, runtime, .. } = &*self.0.combiner;
-        let join = || Roster::join(topology, &self.0.names.roster(), ids.process(), runtime);
+        let join = || Roster::join(topology, self.0.names.roster(), ids.process(), runtime);
         self.0.roster.get_or_init(join).count()
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod breaker;
 pub(crate) mod check;
 pub(crate) mod connection;
 pub(crate) mod host_port;
+mod keyed_script;
 pub(crate) mod node;
 pub(crate) mod node_breaker;
 mod override_list;

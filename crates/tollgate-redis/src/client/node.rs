@@ -419,12 +419,8 @@ fn outcome(answer: Answer) -> Result<Bytes, Failure> {
 
 /// Builds the arguments of [`EVAL`] or [`EVALSHA`].
 fn arguments(name: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<Bytes> {
-    let script = match (name, batch.is_cross_slot()) {
-        (EVAL, false) => script::TEXT,
-        (EVAL, true) => script::CROSS_SLOT_TEXT,
-        (_, false) => script::SHA1,
-        (_, true) => script::CROSS_SLOT_SHA1,
-    };
+    let script = if batch.is_cross_slot() { script::CROSS_SLOT } else { script::MAIN };
+    let script = if name == EVAL { script.text } else { script.sha1 };
     let keys = batch.declared_keys();
     let mut arguments = Vec::with_capacity(6 + batch.keys().len());
     arguments.push(Bytes::from_static(script.as_bytes()));

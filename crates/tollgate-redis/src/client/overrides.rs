@@ -10,20 +10,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tollgate_core::{
     BoxFuture, Key, Micros, OverrideEdit, OverrideId, OverrideList, OverridePlace, Overrides,
     StoreError, Timestamp,
 };
 
 use crate::calls::failure::STORE;
-use crate::client::connection::command::{Answer, CommandError, Value};
+use crate::client::connection::command::Value;
+use crate::client::keyed_script::KeyedScript;
 use crate::client::override_list::{NONE, Version, read_list, write_list};
 use crate::client::topology::Topology;
 use crate::clock::{Clock, Moment};
 use crate::random::Random;
 use crate::script;
-use crate::script::names::{Name, Names};
+use crate::script::names::Names;
 use crate::sync::Mutex;
 
 /// A namespace's overrides, which are read until this is dropped.
@@ -48,11 +49,8 @@ impl SharedOverrides {
         number: u64,
         runtime: &Handle,
     ) -> Self {
-        let name = names.overrides();
         let shared = Arc::new(Shared {
-            slot: topology.slot(&name),
-            topology: Arc::clone(topology),
-            name,
+            script: KeyedScript::new(topology, script::OVERRIDES, names.overrides()),
             names: names.clone(),
             clock: clock.clone(),
             read: Mutex::new(Read { version: NONE, at: None }),
@@ -72,9 +70,7 @@ impl Drop for SharedOverrides {
 }
 
 struct Shared {
-    topology: Arc<Topology>,
-    slot: u16,
-    name: Name,
+    script: KeyedScript,
     names: Names,
     clock: Clock,
     read: Mutex<Read>,
@@ -187,44 +183,17 @@ impl Shared {
         known: Version,
         list: Option<&OverrideList>,
     ) -> Result<Called, StoreError> {
-        let mut arguments = vec![
-            Bytes::from_static(b"1"),
-            Bytes::copy_from_slice(&self.name),
-            Bytes::copy_from_slice(&known),
-        ];
+        let mut arguments = vec![Bytes::copy_from_slice(&known)];
         if let Some(list) = list {
             let ends = list.values().map(|it| it.until.as_micros().div_ceil(1_000)).max();
             arguments.push(write_list(list).into());
             arguments.push(ends.unwrap_or_default().to_string().into());
         }
         let failed = |error: &dyn std::fmt::Display| StoreError::not_charged(STORE, error);
-        let answer = self.send(&arguments).await.map_err(|error| failed(&error))?;
+        let answer = self.script.call(&arguments).await.map_err(|error| failed(&error))?;
         let (now, called) = read_answer(answer).ok_or_else(|| failed(&"an unexpected answer"))?;
         self.read.lock().at = Some((now, self.clock.now()));
         Ok(called)
-    }
-
-    async fn send(&self, arguments: &[Bytes]) -> Answer {
-        let unsent = |text: &str| CommandError::Unsent(text.to_owned());
-        let connected = async {
-            let leader = self.topology.leader(self.slot).await;
-            leader.connected().await;
-            leader
-        };
-        let leader =
-            timeout(PERIOD, connected).await.map_err(|_| unsent("there is no connection"))?;
-        if leader.breaker().is_open() {
-            return Err(unsent("Redis does not answer"));
-        }
-        let send = |name, script: &'static str| {
-            let script = [Bytes::from_static(script.as_bytes())];
-            leader.command(name, script.into_iter().chain(arguments.iter().cloned()).collect())
-        };
-        let mut answer = send("EVALSHA", script::OVERRIDES_SHA1).await;
-        if answer.as_ref().is_err_and(CommandError::is_no_script) {
-            answer = send("EVAL", script::OVERRIDES_TEXT).await;
-        }
-        answer.inspect_err(|_| self.topology.suspect())
     }
 
     fn now(&self) -> Timestamp {

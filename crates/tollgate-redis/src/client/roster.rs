@@ -1,8 +1,7 @@
 //! Counts the processes that share the quotas, because each grants its share while Redis is down.
 //!
 //! About once a second, a process sends its random number to Redis. `roster.lua` returns how many
-//! processes did so recently. The command uses the connection of the calls, and no request waits
-//! for it.
+//! processes did so recently.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,10 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::client::connection::command::{Answer, CommandError};
-use crate::client::node::Node;
+use crate::client::keyed_script::KeyedScript;
 use crate::client::topology::Topology;
 use crate::random::Random;
 use crate::script;
@@ -44,15 +42,14 @@ impl Roster {
     /// Joins the roster that is stored under `name`. `number` must differ between processes.
     pub(crate) fn join(
         topology: &Arc<Topology>,
-        name: &Name,
+        name: Name,
         number: u64,
         runtime: &Handle,
     ) -> Self {
         let count = Arc::new(AtomicU32::new(0));
         let process = Process {
-            topology: Arc::clone(topology),
-            slot: topology.slot(name),
-            arguments: [b"1", &**name, &number.to_be_bytes()].map(Bytes::copy_from_slice),
+            script: KeyedScript::new(topology, script::ROSTER, name),
+            number: Bytes::copy_from_slice(&number.to_be_bytes()),
             random: Random::new(number),
         };
         let task = runtime.spawn(process.renew(Arc::clone(&count))).abort_handle();
@@ -72,10 +69,8 @@ impl Drop for Roster {
 }
 
 struct Process {
-    topology: Arc<Topology>,
-    slot: u16,
-    /// The number of keys, the key, and this process's number.
-    arguments: [Bytes; 3],
+    script: KeyedScript,
+    number: Bytes,
     random: Random,
 }
 
@@ -94,24 +89,8 @@ impl Process {
 
     /// Returns Redis' count. If this call fails, the next heartbeat may succeed.
     async fn heartbeat(&self) -> Option<u32> {
-        let leader = self.topology.leader(self.slot).await;
-        // Another server may become the leader meanwhile.
-        timeout(HEARTBEAT, leader.connected()).await.ok()?;
-        if leader.breaker().is_open() {
-            return None;
-        }
-        let mut answer = self.call(&leader, "EVALSHA", script::ROSTER_SHA1).await;
-        if answer.as_ref().is_err_and(CommandError::is_no_script) {
-            answer = self.call(&leader, "EVAL", script::ROSTER_TEXT).await;
-        }
-        let answer = answer.inspect_err(|_| self.topology.suspect()).ok()?;
+        let answer = self.script.call(std::slice::from_ref(&self.number)).await.ok()?;
         u32::try_from(answer.as_u64()?).ok()
-    }
-
-    async fn call(&self, to: &Node, name: &'static str, script: &'static str) -> Answer {
-        let script = [Bytes::from_static(script.as_bytes())];
-        let arguments = script.into_iter().chain(self.arguments.iter().cloned());
-        to.command(name, arguments.collect()).await
     }
 }
 

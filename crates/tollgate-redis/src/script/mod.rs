@@ -15,29 +15,37 @@ pub(crate) mod names;
 pub(crate) mod replay;
 pub(crate) mod reply;
 
-/// The script text, for `EVAL`.
-pub const TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/tollgate.lua"));
+/// A script's text, for `EVAL`, and its SHA-1 in hexadecimal, for `EVALSHA`.
+#[derive(Clone, Copy)]
+pub(crate) struct Script {
+    pub(crate) text: &'static str,
+    pub(crate) sha1: &'static str,
+}
 
-/// The text's SHA-1 in hexadecimal, for `EVALSHA`.
-pub const SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/tollgate.sha1"));
+macro_rules! built {
+    ($name:literal) => {
+        Script {
+            text: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua")),
+            sha1: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".sha1")),
+        }
+    };
+}
 
+/// Decides requests with keys in one slot.
+pub(crate) const MAIN: Script = built!("tollgate");
 /// The variant for calls with keys in several slots.
-pub const CROSS_SLOT_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/cross_slot.lua"));
+pub(crate) const CROSS_SLOT: Script = built!("cross_slot");
+/// Counts processes.
+pub(crate) const ROSTER: Script = built!("roster");
+/// Reads and replaces the overrides.
+pub(crate) const OVERRIDES: Script = built!("overrides");
 
-/// The variant's SHA-1.
-pub(crate) const CROSS_SLOT_SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/cross_slot.sha1"));
-
-/// The script that counts processes.
-pub(crate) const ROSTER_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/roster.lua"));
-
-/// Its SHA-1.
-pub(crate) const ROSTER_SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/roster.sha1"));
-
-/// The script that reads and replaces the overrides.
-pub(crate) const OVERRIDES_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/overrides.lua"));
-
-/// Its SHA-1.
-pub(crate) const OVERRIDES_SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/overrides.sha1"));
+/// The main script's text.
+pub const TEXT: &str = MAIN.text;
+/// The main script's SHA-1.
+pub const SHA1: &str = MAIN.sha1;
+/// The text of the variant for several slots.
+pub const CROSS_SLOT_TEXT: &str = CROSS_SLOT.text;
 
 #[cfg(test)]
 mod tests {
@@ -63,13 +71,7 @@ mod tests {
     #[test]
     fn redis_knows_each_script_by_its_digest() {
         let redis = Redis::start();
-        let scripts = [
-            (TEXT, SHA1),
-            (CROSS_SLOT_TEXT, CROSS_SLOT_SHA1),
-            (ROSTER_TEXT, ROSTER_SHA1),
-            (OVERRIDES_TEXT, OVERRIDES_SHA1),
-        ];
-        for (text, sha1) in scripts {
+        for Script { text, sha1 } in [MAIN, CROSS_SLOT, ROSTER, OVERRIDES] {
             let loaded = redis.cmd(&["SCRIPT", "LOAD", text]);
             // Redis before version 7 has no flags of scripts.
             if loaded.error().is_some_and(|error| error.contains("user_script:1")) {

@@ -11,7 +11,7 @@ use tollgate_core::{Charge, Cost, Key, Policy, Quota};
 
 use crate::calls::failure::{Failure, Refusal};
 use crate::client::connection::command::{Answer, Command, Value};
-use crate::client::node::Node;
+use crate::client::node::{Node, Sending};
 use crate::client::report::{RedisReport, RedisWarning};
 use crate::random::Random;
 use crate::script::encode::{Batch, KeyedCharge};
@@ -193,7 +193,7 @@ async fn rehearse(node: &Arc<Node>, check: &ServerCheck) -> Result<i64, Failure>
     let sent = Instant::now();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let batches = [batch, forget];
-    let replies = node.call(&batches, None, sent + node.timeout(), false).await;
+    let replies = node.call(&batches, Sending::until(sent + node.timeout())).await;
     let replies = replies.into_iter().collect::<Result<Vec<_>, _>>()?;
     let reply = batches[0].parse(&replies[0]).map_err(|error| lost(&error))?;
     node.learn(reply.now, sent);
@@ -213,7 +213,7 @@ async fn takes_cross_slot(node: &Arc<Node>, check: &ServerCheck) -> bool {
         return false;
     }
     let batches = [batch];
-    let replies = node.call(&batches, None, Instant::now() + node.timeout(), false).await;
+    let replies = node.call(&batches, Sending::until(Instant::now() + node.timeout())).await;
     matches!(&replies[0], Ok(reply) if batches[0].parse(reply).is_ok())
 }
 

@@ -70,6 +70,24 @@ const MOST_REDIRECTED: usize = 64;
 /// The longest wait for another process that loads the script.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
+/// How a call is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending {
+    /// The script's time, which only tests set.
+    pub(crate) time: Option<Timestamp>,
+    /// When the call gives up.
+    pub(crate) deadline: Instant,
+    /// Whether `ASKING` goes first. While a slot moves, its new node needs that.
+    pub(crate) is_asking: bool,
+}
+
+impl Sending {
+    /// For a call about this process's own key.
+    pub(crate) const fn until(deadline: Instant) -> Self {
+        Self { time: None, deadline, is_asking: false }
+    }
+}
+
 impl Node {
     /// Creates a node. Must be called in a tokio runtime.
     pub(crate) fn new(
@@ -103,22 +121,20 @@ impl Node {
     pub(crate) async fn call(
         self: &Arc<Self>,
         batches: &[Batch],
-        time: Option<Timestamp>,
-        deadline: Instant,
-        is_asking: bool,
+        at: Sending,
     ) -> SmallVec<[Result<Bytes, Failure>; 1]> {
         let each: SmallVec<[&Batch; 1]> = batches.iter().collect();
-        let mut sent = self.send(&each, EVALSHA, time, deadline, is_asking).await;
+        let mut sent = self.send(&each, EVALSHA, at).await;
         if sent.iter().any(is_unknown) {
             // A new server does not know the script, and many processes notice this at the same
             // time. Each waits for a random time, so the first loads the script and the others find
             // it, unless there would be no time for a third attempt.
-            if deadline.saturating_duration_since(Instant::now()) > self.timeout * 3 / 4 {
+            if at.deadline.saturating_duration_since(Instant::now()) > self.timeout * 3 / 4 {
                 sleep(self.random.up_to((self.timeout / 8).min(LONGEST_WAIT))).await;
-                self.send_unknown(batches, &mut sent, EVALSHA, time, deadline, is_asking).await;
+                self.send_unknown(batches, &mut sent, EVALSHA, at).await;
             }
             // Use `EVAL` instead of `SCRIPT LOAD`, because it also decides the requests.
-            self.send_unknown(batches, &mut sent, EVAL, time, deadline, is_asking).await;
+            self.send_unknown(batches, &mut sent, EVAL, at).await;
         }
         self.judge(first_error(&sent));
         let outcomes: SmallVec<[_; 1]> = sent.into_iter().map(outcome).collect();
@@ -132,16 +148,14 @@ impl Node {
         batches: &[Batch],
         sent: &mut Answers,
         name: &'static str,
-        time: Option<Timestamp>,
-        deadline: Instant,
-        is_asking: bool,
+        at: Sending,
     ) {
         let unknown = batches.iter().zip(&*sent).filter(|(_, sent)| is_unknown(sent));
         let unknown: SmallVec<[&Batch; 1]> = unknown.map(|(batch, _)| batch).collect();
         if unknown.is_empty() {
             return;
         }
-        let again = self.send(&unknown, name, time, deadline, is_asking).await;
+        let again = self.send(&unknown, name, at).await;
         let places = sent.iter_mut().filter(|sent| is_unknown(sent));
         places.zip(again).for_each(|(place, again)| *place = again);
     }
@@ -150,9 +164,7 @@ impl Node {
         self: &Arc<Self>,
         batches: &[&Batch],
         name: &'static str,
-        time: Option<Timestamp>,
-        deadline: Instant,
-        is_asking: bool,
+        Sending { time, deadline, is_asking }: Sending,
     ) -> Answers {
         let mut commands = SmallVec::new();
         for (index, batch) in batches.iter().enumerate() {

@@ -13,6 +13,7 @@ use super::{Combiner, Lane, Sent};
 use crate::calls::failure::{Failure, Refusal, STORE};
 use crate::calls::pace::Ended;
 use crate::calls::ticket::{Request, Ticket};
+use crate::client::node::Sending;
 use crate::script::encode::{Batch, KeyedCharge};
 
 impl Combiner {
@@ -106,7 +107,8 @@ impl Combiner {
         let Some(last) = tickets.iter().map(|ticket| ticket.deadline).max() else {
             return Ended::Refused;
         };
-        let call = node.call(&batches, time, last, route.is_asking);
+        let call =
+            node.call(&batches, Sending { time, deadline: last, is_asking: route.is_asking });
         let outcomes = match &tickets[..] {
             // The call finishes at its only deadline, so it needs no timer. Another call watches
             // the queue.

@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 
 use crate::RedisStoreBuilder;
 use crate::builder::ConnectError;
+use crate::calls::failure::Failure;
 use crate::client::address::Servers;
-use crate::client::connection::command::{Command, CommandError, Value};
+use crate::client::connection::command::{Command, Value};
 use crate::client::connection::{Connection, Network};
 use crate::client::host_port::HostPort;
 
@@ -91,20 +92,23 @@ impl RedisValues {
             }
             commands.push(Command { name, arguments: arguments.clone() });
             let answer = connection.send(commands, self.timeout).await.pop();
-            let text = match answer {
+            let error = match answer {
                 Some(Ok(Value::Null)) => return Ok(None),
                 Some(Ok(Value::Bytes(bytes))) => return Ok(Some(bytes)),
                 Some(Ok(_)) | None => return Err(ReadError("unexpected answer".to_owned())),
-                Some(Err(CommandError::Server(text))) => text,
-                Some(Err(CommandError::Unsent(text) | CommandError::Lost(text))) => {
-                    // Another node may know who has the key.
-                    self.first.store(first.wrapping_add(1), Ordering::Relaxed);
-                    return Err(ReadError(text));
-                }
+                Some(Err(error)) => error,
             };
-            let asked = node.as_ref().map_or("", |node| &node.host);
-            let Some((kind, to)) = redirection(&text, asked) else { return Err(ReadError(text)) };
-            (is_asking, node) = (kind == "ASK", Some(to));
+            if error.is_silence() {
+                // Another node may know who has the key.
+                self.first.store(first.wrapping_add(1), Ordering::Relaxed);
+            }
+            let (text, asked) = (error.to_string(), node.as_ref().map_or("", |node| &node.host));
+            let redirection = match Failure::from(error) {
+                Failure::Refused(refusal) => refusal.redirection(asked),
+                Failure::Lost(_) => None,
+            };
+            let (to, asks) = redirection.ok_or(ReadError(text))?;
+            (is_asking, node) = (asks, Some(to));
         }
         Err(ReadError("too many redirections".to_owned()))
     }
@@ -125,34 +129,7 @@ impl RedisValues {
     }
 }
 
-/// Parses `MOVED 3999 127.0.0.1:6381`.
-fn redirection<'a>(text: &'a str, asked: &str) -> Option<(&'a str, HostPort)> {
-    let mut words = text.split_whitespace();
-    let kind = words.next().filter(|kind| matches!(*kind, "MOVED" | "ASK"))?;
-    Some((kind, HostPort::of_redirection(words.nth(1)?, asked)?))
-}
-
 const MOST_REDIRECTIONS: usize = 4;
 
 /// More than a Cluster has masters.
 const MOST_NODES: usize = 1_024;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn redirections_name_a_node() {
-        let parse = |text| redirection(text, "asked").map(|(kind, to)| (kind, to.to_string()));
-        for (text, expected) in [
-            ("MOVED 3999 127.0.0.1:6381", Some(("MOVED", "127.0.0.1:6381"))),
-            ("ASK 3999 redis-1.example:6379", Some(("ASK", "redis-1.example:6379"))),
-            ("MOVED 3999 :6381", Some(("MOVED", "asked:6381"))),
-            ("MOVED nowhere", None),
-            ("WRONGTYPE Operation against a key", None),
-        ] {
-            let expected = expected.map(|(kind, to)| (kind, to.to_owned()));
-            assert_eq!(parse(text), expected, "{text}");
-        }
-    }
-}

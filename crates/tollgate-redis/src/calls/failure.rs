@@ -5,6 +5,7 @@ use std::fmt;
 use tollgate_core::StoreError;
 
 use crate::client::connection::command::CommandError;
+use crate::client::host_port::HostPort;
 
 /// The name of this store in errors.
 pub(crate) const STORE: &str = "redis";
@@ -51,7 +52,7 @@ fn answered(text: &str) -> Failure {
     let code = said.split_whitespace().next().unwrap_or_default();
     let refusal = match code {
         "NOSCRIPT" => Refusal::NoScript,
-        "MOVED" | "ASK" => match redirection(said) {
+        "MOVED" | "ASK" => match redirected(said) {
             Some(refusal) => refusal,
             None => return Failure::Lost(text.to_owned()),
         },
@@ -100,12 +101,25 @@ fn unwrapped(text: &str) -> &str {
 }
 
 /// Parses `MOVED 3999 127.0.0.1:6381`.
-fn redirection(text: &str) -> Option<Refusal> {
+fn redirected(text: &str) -> Option<Refusal> {
     let mut words = text.split_whitespace();
     let kind = words.next()?;
     let slot = words.next()?.parse().ok()?;
     let to = words.next()?.to_owned();
     Some(if kind == "MOVED" { Refusal::Moved { slot, to } } else { Refusal::Ask { to } })
+}
+
+impl Refusal {
+    /// Returns the node that executes the call, and whether it does so only for this call. `asked`
+    /// is the host of the node that refused.
+    pub(crate) fn redirection(&self, asked: &str) -> Option<(HostPort, bool)> {
+        let (to, is_asking) = match self {
+            Self::Moved { to, .. } => (to, false),
+            Self::Ask { to } => (to, true),
+            _ => return None,
+        };
+        Some((HostPort::of_redirection(to, asked)?, is_asking))
+    }
 }
 
 impl Failure {
@@ -192,6 +206,20 @@ mod tests {
             failure("ASK 3999 127.0.0.1:6381"),
             Failure::Refused(Refusal::Ask { to: "127.0.0.1:6381".into() })
         );
+        for (text, expected) in [
+            ("MOVED 3999 127.0.0.1:6381", Some(("127.0.0.1:6381", false))),
+            ("ASK 3999 redis-1.example:6379", Some(("redis-1.example:6379", true))),
+            ("MOVED 3999 :6381", Some(("asked:6381", false))),
+            ("MOVED nowhere", None),
+            ("WRONGTYPE Operation against a key", None),
+        ] {
+            let to = match failure(text) {
+                Failure::Refused(refusal) => refusal.redirection("asked"),
+                Failure::Lost(_) => None,
+            };
+            let to = to.map(|(to, is_asking)| (to.to_string(), is_asking));
+            assert_eq!(to, expected.map(|(to, is_asking)| (to.to_owned(), is_asking)), "{text}");
+        }
         assert_eq!(
             failure("TRYAGAIN Multiple keys request during rehashing of slot"),
             Failure::Refused(Refusal::TryAgain)

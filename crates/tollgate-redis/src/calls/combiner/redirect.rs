@@ -10,7 +10,6 @@ use tollgate_core::StoreError;
 use super::{Combiner, Detached, Drive, Lane, NO_SERVER};
 use crate::calls::failure::{Failure, Refusal, STORE};
 use crate::calls::ticket::Ticket;
-use crate::client::host_port::HostPort;
 use crate::client::node::Node;
 
 /// Where to send a call.
@@ -137,21 +136,16 @@ impl Combiner {
     fn follow(&self, refusal: &Refusal, from: &Route, slot: u16) -> Option<Redirects> {
         let (asked, topology) = (&*from.node.address.host, &self.topology);
         let mut redirects = Redirects { pause: Duration::ZERO, ..from.redirects.clone() };
-        let (node, is_asking) = match refusal {
-            Refusal::Moved { to, .. } => {
-                (topology.moved(slot, &HostPort::of_redirection(to, asked)?)?, false)
-            }
-            Refusal::Ask { to } => (topology.named(&HostPort::of_redirection(to, asked)?)?, true),
-            Refusal::TryAgain => {
-                redirects.pause = PAUSE * (1 << redirects.halves.min(LONGEST));
-                redirects.halves += 1;
-                // The nodes agree: each redirected the call because it lacks some of the keys.
-                redirects.count = 0;
-                redirects.next = None;
-                return Some(redirects);
-            }
-            _ => return None,
-        };
+        if *refusal == Refusal::TryAgain {
+            redirects.pause = PAUSE * (1 << redirects.halves.min(LONGEST));
+            redirects.halves += 1;
+            // The nodes agree: each redirected the call because it lacks some of the keys.
+            redirects.count = 0;
+            redirects.next = None;
+            return Some(redirects);
+        }
+        let (to, is_asking) = refusal.redirection(asked)?;
+        let node = if is_asking { topology.named(&to)? } else { topology.moved(slot, &to)? };
         redirects.next = Some((node, is_asking));
         redirects.count += 1;
         if redirects.count > 2 {

@@ -127,28 +127,21 @@ impl Address {
         Ok(Self { servers, uses_tls, username, password, database: database.transpose()? })
     }
 
-    /// Returns fred's configuration for this address. For a Cluster, that is its first node.
-    pub(crate) fn config(&self, tls: Option<TlsConfig>) -> Config {
-        let server = match &self.servers {
-            Servers::One(server) => return self.config_of(server, tls),
-            Servers::Unix(path) => ServerConfig::Unix { path: path.clone() },
-            Servers::Sentinels { nodes, service, login } => ServerConfig::Sentinel {
+    /// Returns fred's configuration for a Cluster node, or else for this address. For a Cluster,
+    /// that is its first node.
+    pub(crate) fn config(&self, node: Option<&HostPort>, tls: Option<TlsConfig>) -> Config {
+        let single = |node: &HostPort| ServerConfig::new_centralized(&node.host, node.port);
+        let server = match (node, &self.servers) {
+            (Some(node), _) | (None, Servers::One(node)) => single(node),
+            (None, Servers::Cluster(nodes)) => single(&nodes[0]),
+            (None, Servers::Unix(path)) => ServerConfig::Unix { path: path.clone() },
+            (None, Servers::Sentinels { nodes, service, login }) => ServerConfig::Sentinel {
                 hosts: nodes.iter().map(|node| Server::new(&node.host, node.port)).collect(),
                 service_name: service.clone(),
                 username: login.username.clone(),
                 password: login.password.clone(),
             },
-            Servers::Cluster(nodes) => return self.config_of(&nodes[0], tls),
         };
-        self.config_with(server, tls)
-    }
-
-    /// Returns fred's configuration for a single server or Cluster node.
-    pub(crate) fn config_of(&self, node: &HostPort, tls: Option<TlsConfig>) -> Config {
-        self.config_with(ServerConfig::new_centralized(&node.host, node.port), tls)
-    }
-
-    fn config_with(&self, server: ServerConfig, tls: Option<TlsConfig>) -> Config {
         Config {
             // Start even if Redis is down, and connect when it is up.
             fail_fast: false,
@@ -169,11 +162,7 @@ impl fmt::Debug for Login {
     }
 }
 
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+tollgate_core::debug_as_display!(Address);
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -298,7 +287,7 @@ mod tests {
 
     #[test]
     fn credentials_are_decoded() {
-        let config = Address::parse("redis://a%40b:p%3Aw%2F@h").unwrap().config(None);
+        let config = Address::parse("redis://a%40b:p%3Aw%2F@h").unwrap().config(None, None);
         assert_eq!(config.username.as_deref(), Some("a@b"));
         assert_eq!(config.password.as_deref(), Some("p:w/"));
     }

@@ -66,11 +66,7 @@ impl Network {
     ) -> Result<Connection, String> {
         match self {
             Self::Fred { address, tls } => {
-                let config = match node {
-                    Some(node) => address.config_of(node, tls.clone()),
-                    None => address.config(tls.clone()),
-                };
-                let connection = FredConnection::new(config, timeout);
+                let connection = FredConnection::new(address.config(node, tls.clone()), timeout);
                 connection.map(Connection::Fred).map_err(|error| error.to_string())
             }
             #[cfg(feature = "test-util")]

@@ -50,7 +50,19 @@ impl Store for RedisStore {
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
-        Reply::pending(self.settle_within(receipt.lifetime(), receipt, actual))
+        // Exclude the policy before sending: refunded units may allow other requests. Denials by
+        // concurrency limits are not remembered anyway.
+        if !receipt.policy.is_concurrency() {
+            self.0.combiner.deny_cache.exclude(receipt.policy.name(), receipt.lifetime());
+        }
+        let state = self.0.names.state(&receipt.policy, &receipt.key);
+        let settled = self.0.names.receipt(&receipt.key, receipt.id);
+        let receipt = receipt.clone();
+        let answer = self.submit(Request::Settle { state, settled, receipt, actual });
+        Reply::pending(answer.boxed(|it| match it {
+            Answer::Settlement(settlement) => Some(settlement),
+            _ => None,
+        }))
     }
 
     fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {

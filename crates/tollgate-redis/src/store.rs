@@ -4,13 +4,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
-use tollgate_core::{BoxFuture, Cost, Micros, Receipt, Settlement};
 #[cfg(feature = "test-util")]
 use tollgate_core::{Key, Policy};
 
 use crate::calls::combiner::Combiner;
 use crate::calls::future::Submitted;
-use crate::calls::ticket::{Answer, Request, Ticket};
+use crate::calls::ticket::{Request, Ticket};
 use crate::client::address::Address;
 use crate::client::breaker::BreakerState;
 use crate::client::node::Node;
@@ -122,28 +121,6 @@ impl RedisStore {
 
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.0.combiner.bounds.timeout
-    }
-
-    /// Settles a receipt, which is accepted for `lifetime`.
-    pub(crate) fn settle_within(
-        &self,
-        lifetime: Micros,
-        receipt: &Receipt,
-        actual: Cost,
-    ) -> BoxFuture<Settlement> {
-        // Exclude the policy before sending: refunded units may allow other requests. Denials by
-        // concurrency limits are not remembered anyway.
-        if !receipt.policy.is_concurrency() {
-            self.0.combiner.deny_cache.exclude(receipt.policy.name(), lifetime);
-        }
-        let state = self.0.names.state(&receipt.policy, &receipt.key);
-        let settled = self.0.names.receipt(&receipt.key, receipt.id);
-        let receipt = receipt.clone();
-        let answer = self.submit(Request::Settle { state, settled, receipt, actual, lifetime });
-        answer.boxed(|it| match it {
-            Answer::Settlement(settlement) => Some(settlement),
-            _ => None,
-        })
     }
 }
 

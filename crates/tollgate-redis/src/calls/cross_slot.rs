@@ -15,7 +15,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
+    Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, Store as _, StoreError, Verdict,
 };
 
 use crate::calls::failure::STORE;
@@ -106,12 +106,16 @@ impl Group {
         !self.charges.iter().any(|charge| charge.charge.enforce)
     }
 
-    /// Returns the receipts for a verdict's charges. Penalties are omitted because they charge no
+    /// Returns the receipts for an immediate refund of a verdict's charges. Penalties are omitted because they charge no
     /// units.
     fn receipts(&self, ids: &Ids, verdict: &Verdict) -> Vec<Receipt> {
         let charges: Vec<_> = self.charges.iter().map(NamedCharge::as_charge).collect();
         let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));
-        receipts.filter(|receipt| !receipt.policy.is_penalty()).collect()
+        let mut receipts: Vec<_> = receipts.filter(|it| !it.policy.is_penalty()).collect();
+        for Receipt { charged, .. } in &mut receipts {
+            charged.lifetime = charged.lifetime.min(LIFETIME);
+        }
+        receipts
     }
 
     fn skipped(&self) -> Decisions {
@@ -274,13 +278,8 @@ async fn refund_receipts(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
             tokio::time::sleep(pause).await;
         }
         // Send all refunds before waiting for the first.
-        let given: Vec<_> = open
-            .into_iter()
-            .map(|receipt| {
-                let lifetime = receipt.lifetime().min(LIFETIME);
-                (receipt, store.settle_within(lifetime, receipt, Cost::ZERO))
-            })
-            .collect();
+        let refund = |receipt| (receipt, store.settle(receipt, Cost::ZERO));
+        let given: Vec<_> = open.into_iter().map(refund).collect();
         open = Vec::new();
         for (receipt, given) in given {
             match given.await {
@@ -297,6 +296,6 @@ async fn refund_receipts(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
 
 /// The pause before a failed refund is first retried.
 const PAUSE: Duration = Duration::from_millis(25);
-/// The receipt lifetime for an immediate refund. It is short, so a flood of denied requests does
-/// not leave long-lived receipts in Redis.
+/// The longest lifetime of a receipt for an immediate refund. It is short, so a flood of denied
+/// requests does not leave long-lived receipts in Redis.
 const LIFETIME: Micros = Micros::new(5_000_000);

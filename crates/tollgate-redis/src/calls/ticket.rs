@@ -25,8 +25,6 @@ pub(crate) enum Request {
         settled: Name,
         receipt: Receipt,
         actual: Cost,
-        /// How long the receipt can be settled, and how long Redis remembers that it was.
-        lifetime: Micros,
     },
     Renew {
         state: Name,

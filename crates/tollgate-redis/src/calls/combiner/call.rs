@@ -199,8 +199,8 @@ fn add(batch: &mut Batch, ticket: &Ticket) -> bool {
                 .collect();
             batch.decide(&keyed)
         }
-        Request::Settle { state, settled, receipt, actual, lifetime } => {
-            batch.settle_within(*lifetime, state, settled, receipt, *actual)
+        Request::Settle { state, settled, receipt, actual } => {
+            batch.settle(state, settled, receipt, *actual)
         }
         Request::Renew { state, settled, receipt } => batch.renew(state, settled, receipt),
         Request::Reset { state, .. } => batch.reset(state),

@@ -206,8 +206,7 @@ mod tests {
         let charged = Charged::new(policy, Cost::ONE, Timestamp::EPOCH);
         let (id, source, key) = (ReceiptId(1), Source::Store, Key::GLOBAL);
         let receipt = Receipt { id, source, policy: policy.clone(), key, charged };
-        let lifetime = receipt.lifetime();
         let (state, settled) = (Name::new(), Name::new());
-        Request::Settle { state, settled, receipt, actual: Cost::ZERO, lifetime }
+        Request::Settle { state, settled, receipt, actual: Cost::ZERO }
     }
 }

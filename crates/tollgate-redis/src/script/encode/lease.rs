@@ -45,10 +45,7 @@ impl Batch {
         self.make_room(1)?;
         let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
         let (key, (_, form)) = (self.number(key), self.form(policy));
-        self.scratch.clear();
-        self.scratch.extend([LEASE, 0, 1]);
-        put::<2>(&mut self.scratch, key);
-        put::<2>(&mut self.scratch, form);
+        self.begin(LEASE, &[key, form]);
         put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
         put::<7>(&mut self.scratch, exact(ask.ttl.get()));
         put::<4>(&mut self.scratch, ask.tag.into());

@@ -212,6 +212,13 @@ impl Batch {
         Ok(())
     }
 
+    /// Starts a request in `scratch`: its kind, a count of one, and the numbers of keys and forms.
+    fn begin(&mut self, kind: u8, numbers: &[u64]) {
+        self.scratch.clear();
+        self.scratch.extend([kind, 0, 1]);
+        numbers.iter().for_each(|number| put::<2>(&mut self.scratch, *number));
+    }
+
     /// Adds the request in `scratch` as a new run, and returns the run's index.
     fn request(&mut self, asked: Asked, keys: &[u64]) -> u32 {
         let number = self.runs.len() as u32;

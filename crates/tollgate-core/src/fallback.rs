@@ -156,10 +156,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
         // Without a local policy, the error is returned to the caller.
         let may_fall_back = charges.iter().any(|charge| charge.policy.may_fall_back());
         match self.store.decide(charges).now() {
-            Ok(Err(error)) if may_fall_back => {
-                let local = self.request(charges).decide(error);
-                local.map_pending(|reply| FallbackFuture(Stage::Local(reply)))
-            }
+            Ok(Err(error)) if may_fall_back => self.request(charges).decide(error),
             Ok(decided) => Reply::ready(decided),
             Err(reply) => {
                 let request = may_fall_back.then(|| self.request(charges));
@@ -236,7 +233,6 @@ impl<S: Store, L: Store> Fallback<S, L> {
             local: self.local.clone(),
             shares: Arc::clone(&self.shares),
             share: self.share(),
-            may_have_charged: false,
         }
     }
 }
@@ -267,8 +263,6 @@ struct Request<L> {
     local: L,
     shares: Arc<Shares>,
     share: Share,
-    /// Whether the first store may have charged it.
-    may_have_charged: bool,
 }
 
 /// A charge, and whether the local store decides it, which depends on the error.
@@ -286,17 +280,16 @@ impl Owned {
 
 impl<L: Store> Request<L> {
     /// Lets the local store decide after the primary store failed with `error`.
-    fn decide(mut self, error: StoreError) -> Reply<LocalFuture<L>> {
+    fn decide<S: Store>(mut self, error: StoreError) -> Reply<FallbackFuture<S, L>> {
         match self.call_local(error).map(Reply::now) {
             Err(error) => Reply::ready(Err(error)),
             Ok(Ok(verdict)) => Reply::ready(verdict.map(|it| self.complete(&it))),
-            Ok(Err(reply)) => Reply::pending(LocalFuture { reply, request: self }),
+            Ok(Err(reply)) => Reply::pending(FallbackFuture(Stage::Local { reply, request: self })),
         }
     }
 
     /// Calls the local store, unless a policy rejects the request or no policy is local.
     fn call_local(&mut self, error: StoreError) -> Result<Reply<L::Future>, StoreError> {
-        self.may_have_charged = error.may_have_charged();
         let mut is_closed = !error.is_outage();
         for Owned { charge, is_local } in &mut self.charges {
             let on_error = charge.policy.on_error(&error).unwrap_or(OnStoreError::Local);
@@ -314,7 +307,7 @@ impl<L: Store> Request<L> {
         if charges.iter().zip(local()).any(|(charge, whole)| exceeds_share(charge, whole, &charges))
         {
             let reason = "the request costs more than the local share of the quota";
-            return Err(if self.may_have_charged {
+            return Err(if error.may_have_charged() {
                 StoreError::maybe_charged(NAME, reason)
             } else {
                 StoreError::not_charged(NAME, reason)
@@ -354,24 +347,6 @@ fn exceeds_share(charge: &Charge<'_>, whole: &OwnedCharge, charges: &[Charge<'_>
     charge.enforce && total > charge.policy.capacity() && total <= whole.policy.capacity()
 }
 
-/// The local store's verdict on a request.
-struct LocalFuture<L: Store> {
-    reply: L::Future,
-    request: Request<L>,
-}
-
-/// The inner future is `Unpin`, and no other field is ever pinned.
-impl<L: Store> Unpin for LocalFuture<L> {}
-
-impl<L: Store> Future for LocalFuture<L> {
-    type Output = Result<Verdict, StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let verdict = ready!(Pin::new(&mut self.reply).poll(cx))?;
-        Poll::Ready(Ok(self.request.complete(&verdict)))
-    }
-}
-
 /// A decision by a [`Fallback`]'s primary or local store.
 pub struct FallbackFuture<S: Store, L: Store>(Stage<S, L>);
 
@@ -381,7 +356,10 @@ enum Stage<S: Store, L: Store> {
         reply: S::Future,
         request: Option<Request<L>>,
     },
-    Local(LocalFuture<L>),
+    Local {
+        reply: L::Future,
+        request: Request<L>,
+    },
 }
 
 /// The inner futures are `Unpin`, and no other field is ever pinned.
@@ -397,12 +375,14 @@ impl<S: Store, L: Store> Future for FallbackFuture<S, L> {
                     match (ready!(Pin::new(reply).poll(cx)), request.take()) {
                         (Err(error), Some(request)) => match request.decide(error).now() {
                             Ok(decided) => return Poll::Ready(decided),
-                            Err(reply) => Stage::Local(reply),
+                            Err(Self(local)) => local,
                         },
                         (decided, _) => return Poll::Ready(decided),
                     }
                 }
-                Stage::Local(reply) => return Pin::new(reply).poll(cx),
+                Stage::Local { reply, request } => {
+                    return Pin::new(reply).poll(cx).map_ok(|verdict| request.complete(&verdict));
+                }
             };
         }
     }

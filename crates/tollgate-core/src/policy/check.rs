@@ -281,42 +281,28 @@ fn check_limit(quota: Quota) -> Result<(), Reason> {
 }
 
 fn check_algorithm(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
-    check_bounds(quota, algorithm)?;
-    check_in_flight(window, algorithm)?;
-    check_calendar(quota, algorithm)?;
-    check_scale(quota, window, algorithm)
-}
-
-fn check_bounds(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    let limit = quota.limit();
+    let is_bucket =
+        matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
     match algorithm {
-        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Ok(()),
-        _ if quota.burst_units().is_some() => Err(Reason::Burst(algorithm)),
+        _ if quota.burst_units().is_some() && !is_bucket => Err(Reason::Burst(algorithm)),
         Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
-            if quota.limit() > SlidingWindowLog::MAX_EXACT_LIMIT =>
+            if limit > SlidingWindowLog::MAX_EXACT_LIMIT =>
         {
-            Err(Reason::ExactLog { limit: quota.limit() })
+            Err(Reason::ExactLog { limit })
         }
-        Algorithm::ConcurrentRequests if quota.limit() > ConcurrentRequests::MAX_LIMIT => {
-            Err(Reason::InFlight { limit: quota.limit() })
+        Algorithm::ConcurrentRequests if limit > ConcurrentRequests::MAX_LIMIT => {
+            Err(Reason::InFlight { limit })
         }
-        _ => Ok(()),
-    }
-}
-
-/// A receipt must not lapse before its permit, because the permit could then not be returned.
-fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
-    match algorithm {
+        // A receipt must not lapse before its permit, because the permit could then not be
+        // returned.
         Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
             Err(Reason::InFlightFor { ttl: window })
         }
-        _ => Ok(()),
-    }
-}
-
-fn check_calendar(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
-    match algorithm {
         Algorithm::FixedWindowCounter => Ok(()),
         _ if quota.calendar().is_some() => Err(Reason::Calendar(algorithm)),
+        Algorithm::TokenBucket { refill: Refill::Interval } => check_intervals(quota, window),
+        _ if is_bucket => check_scale(quota, window),
         _ => Ok(()),
     }
 }
@@ -344,20 +330,14 @@ fn check_penalty(quota: Quota, terms: Terms) -> Result<(), Reason> {
     Ok(())
 }
 
-fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
-    match algorithm {
-        Algorithm::TokenBucket { refill: Refill::Interval } => check_intervals(quota, window),
-        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
-            let (limit, capacity) = (quota.limit(), quota.capacity());
-            let scale = Scale::new(limit, window);
-            if scale.holds(capacity) {
-                return Ok(());
-            }
-            let nearest = nearest_limit(limit, window, quota.burst_units(), Policy::MAX_LIMIT);
-            Err(Reason::Inexact { limit, window, capacity, unit: scale.unit, nearest })
-        }
-        _ => Ok(()),
+fn check_scale(quota: Quota, window: Micros) -> Result<(), Reason> {
+    let (limit, capacity) = (quota.limit(), quota.capacity());
+    let scale = Scale::new(limit, window);
+    if scale.holds(capacity) {
+        return Ok(());
     }
+    let nearest = nearest_limit(limit, window, quota.burst_units(), Policy::MAX_LIMIT);
+    Err(Reason::Inexact { limit, window, capacity, unit: scale.unit, nearest })
 }
 
 /// Whole tokens need no scale, but the instant at which a bucket with a debt is full must be valid.

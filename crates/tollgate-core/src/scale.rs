@@ -19,7 +19,17 @@ const EXACT: u128 = 1 << 53;
 
 /// The refunded units are counted up to here. A single refund, at most the capacity, then still
 /// leaves the count exact.
-pub(crate) const MAX_REFUNDED: u64 = 1 << 52;
+const MAX_REFUNDED: u64 = 1 << 52;
+
+/// Restarts a bucket's count of refunded units before it becomes inexact, and returns whether it
+/// did. Earlier charges can then no longer be refunded.
+pub(crate) const fn restart(refunded: &mut u64) -> bool {
+    let restarts = *refunded > MAX_REFUNDED;
+    if restarts {
+        *refunded = 0;
+    }
+    restarts
+}
 
 impl Scale {
     pub(crate) const fn new(limit: u64, window: Micros) -> Self {

@@ -12,7 +12,7 @@
 
 use super::{Form, LeakyMode, Rule};
 use crate::math::mul_div_ceil;
-use crate::scale::{MAX_REFUNDED, Scale};
+use crate::scale::{Scale, restart};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
 /// The leaky bucket rule: up to `capacity` units, with `limit` units draining per window.
@@ -231,11 +231,7 @@ impl Rule for LeakyBucket {
     }
 
     fn restart_refunds(&self, state: &mut State) -> bool {
-        let restarts = state.refunded > MAX_REFUNDED;
-        if restarts {
-            state.refunded = 0;
-        }
-        restarts
+        restart(&mut state.refunded)
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {

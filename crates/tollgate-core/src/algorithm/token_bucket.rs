@@ -16,7 +16,7 @@
 
 use super::{Form, Refill, Rule};
 use crate::math::mul_div_ceil;
-use crate::scale::{MAX_REFUNDED, Scale};
+use crate::scale::{Scale, restart};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
 /// The token bucket rule: up to `capacity` tokens, with `limit` tokens refilled per `window`.
@@ -218,11 +218,7 @@ impl Rule for TokenBucket {
     }
 
     fn restart_refunds(&self, state: &mut State) -> bool {
-        let restarts = state.refunded > MAX_REFUNDED;
-        if restarts {
-            state.refunded = 0;
-        }
-        restarts
+        restart(&mut state.refunded)
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {

@@ -1,6 +1,5 @@
 //! A table for any algorithm.
 
-use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::algorithm::calendar_window_counter::CalendarWindowCounter;
 use tollgate_core::algorithm::concurrent_requests::ConcurrentRequests;
@@ -10,7 +9,7 @@ use tollgate_core::algorithm::penalty::Penalty;
 use tollgate_core::algorithm::sliding_window_counter::SlidingWindowCounter;
 use tollgate_core::algorithm::sliding_window_log::SlidingWindowLog;
 use tollgate_core::algorithm::token_bucket::TokenBucket;
-use tollgate_core::{AnyRule, Key, Policy, Timestamp};
+use tollgate_core::{AnyRule, Key, Policy};
 
 use crate::table::{Table, Written};
 
@@ -54,41 +53,9 @@ macro_rules! any_table {
                 }
             }
 
-            /// Forgets a key's charges. Earlier receipts become void.
-            pub(crate) fn reset(&mut self, hash: u64, key: &Key, now: Timestamp) {
-                with_table!(self, table => table.reset(hash, key, now));
-            }
-
             /// Returns the version under which a key's state was written.
             pub(crate) fn version_of(&self, hash: u64, key: &Key) -> Option<&Policy> {
                 with_table!(self, table => table.version_of(hash, key))
-            }
-
-            pub(crate) fn is_fresh(&self, hash: u64, key: &Key, now: Timestamp) -> bool {
-                with_table!(self, table => table.is_fresh(hash, key, now))
-            }
-
-            pub(crate) fn may_forget(&self, hash: u64, key: &Key, now: Timestamp) -> bool {
-                with_table!(self, table => table.may_forget(hash, key, now))
-            }
-
-            pub(crate) fn shrink(&mut self, hasher: &RandomState) {
-                with_table!(self, table => table.shrink(hasher));
-            }
-
-            pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
-                with_table!(self, table => table.sweep(buckets, now));
-            }
-
-            /// The state of `key`, converted to `rule`, unless it is as good as unused.
-            pub(crate) fn read_as<R: StoredRule>(
-                &self,
-                rule: &R,
-                hash: u64,
-                key: &Key,
-                now: Timestamp,
-            ) -> Option<R::State> {
-                with_table!(self, table => table.read_as(rule, hash, key, now))
             }
         }
 
@@ -109,7 +76,7 @@ macro_rules! any_table {
                 if let AnyTable::$rule(table) = any { Some(table) } else { None }
             }
 
-            fn state(any: &AnyState) -> Option<&Self::State> {
+            fn state<'a>(&self, any: &'a AnyState) -> Option<&'a Self::State> {
                 if let AnyState::$rule(state) = any { Some(state) } else { None }
             }
 
@@ -145,14 +112,9 @@ pub(crate) use with_table;
 pub(crate) trait StoredRule: Rule {
     fn table(any: &AnyTable) -> Option<&Table<Self>>;
     fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>>;
-    fn state(any: &AnyState) -> Option<&Self::State>;
+    fn state<'a>(&self, any: &'a AnyState) -> Option<&'a Self::State>;
     fn state_mut<'a>(&self, any: &'a mut AnyState) -> Option<&'a mut Self::State>;
     fn wrap(&self, state: Self::State) -> AnyState;
-
-    /// Like [`state`](StoredRule::state), for a rule whose type is not known by name.
-    fn state_of<'a>(&self, any: &'a AnyState) -> Option<&'a Self::State> {
-        Self::state(any)
-    }
 }
 
 any_table!(

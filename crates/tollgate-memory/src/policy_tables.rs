@@ -188,7 +188,8 @@ impl PolicyTables {
         if let Some(entry) = self.versions.find(hash, key, policy) {
             return Some(entry.read(rule, policy, now));
         }
-        self.tables_of(policy).find_map(|(_, table)| table.read_as(rule, hash, key, now))
+        self.tables_of(policy)
+            .find_map(|(_, table)| with_table!(table, table => table.read_as(rule, hash, key, now)))
     }
 
     /// Inserts a key's state into its policy's table. Permits leave another version's table.
@@ -252,7 +253,7 @@ impl PolicyTables {
         let hash = self.hasher.hash_one(key);
         for table in &mut self.tables {
             if table.main().name() == policy.name() {
-                table.reset(hash, key, now);
+                with_table!(table, table => table.reset(hash, key, now));
             }
         }
         self.versions.reset(hash, key, policy, now);
@@ -280,19 +281,19 @@ impl PolicyTables {
         self.versions.void(hash, key, policy, now);
     }
 
-    /// Whether a key's state in this table equals an unused key's state.
-    pub(crate) fn is_fresh(&self, table: usize, entry_key: EntryKey<'_>, now: Timestamp) -> bool {
-        self.tables[table].is_fresh(entry_key.hash, entry_key.key, now)
-    }
-
-    /// Whether this table does not need a key any more.
-    pub(crate) fn may_forget(&self, table: usize, entry_key: EntryKey<'_>, now: Timestamp) -> bool {
-        self.tables[table].may_forget(entry_key.hash, entry_key.key, now)
-    }
-
-    /// Forgets a key in this table.
-    pub(crate) fn forget_in(&mut self, table: usize, entry_key: EntryKey<'_>) {
-        self.tables[table].take(entry_key.hash, entry_key.key);
+    /// Forgets a key that this table does not need any more. Returns whether it did.
+    pub(crate) fn forget_unneeded(
+        &mut self,
+        table: usize,
+        entry_key: EntryKey<'_>,
+        now: Timestamp,
+    ) -> bool {
+        let EntryKey { key, hash, .. } = entry_key;
+        let is_unneeded = with_table!(&self.tables[table], it => it.may_forget(hash, key, now));
+        if is_unneeded {
+            self.tables[table].take(hash, key);
+        }
+        is_unneeded
     }
 
     /// Checks the next `buckets` buckets, divided equally among the tables, and removes keys that are
@@ -300,7 +301,7 @@ impl PolicyTables {
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
         let each = buckets.div_ceil(self.tables.len().max(1));
         for table in &mut self.tables {
-            table.sweep(each, now);
+            with_table!(table, table => table.sweep(each, now));
         }
         self.versions.sweep(each, now);
     }
@@ -308,14 +309,23 @@ impl PolicyTables {
     /// Frees memory in tables that are mostly empty.
     pub(crate) fn shrink(&mut self) {
         for table in &mut self.tables {
-            table.shrink(&self.hasher);
+            with_table!(table, table => table.shrink(&self.hasher));
         }
         self.versions.shrink(&self.hasher);
     }
 
-    /// Returns the version under which a key's state in this table was written.
-    pub(crate) fn version_of(&self, table: usize, entry_key: EntryKey<'_>) -> Option<&Policy> {
-        self.tables[table].version_of(entry_key.hash, entry_key.key)
+    /// Returns the version under which a key's state in this table was written, unless the state
+    /// equals an unused key's state.
+    pub(crate) fn live_version(
+        &self,
+        table: usize,
+        entry_key: EntryKey<'_>,
+        now: Timestamp,
+    ) -> Option<&Policy> {
+        let EntryKey { key, hash, .. } = entry_key;
+        with_table!(&self.tables[table], table => {
+            table.version_of(hash, key).filter(|_| !table.is_fresh(hash, key, now))
+        })
     }
 
     pub(crate) fn keys(&self) -> usize {

@@ -95,10 +95,9 @@ impl Shard {
         let entry_key = EntryKey { policy, key, hash, table: self.own.table(policy, charges) };
         let mut location = self.own.find(entry_key);
         if let StateLocation::Moved { from } = location
-            && self.own.may_forget(from, entry_key, now)
+            && self.own.forget_unneeded(from, entry_key, now)
         {
             // The result must be the same as if this key had already been swept.
-            self.own.forget_in(from, entry_key);
             location = StateLocation::New;
         }
         // Check all overflow entries for removal. There are few.
@@ -213,8 +212,7 @@ impl Shard {
         match seat.location {
             _ if seat.shared => None,
             StateLocation::Here => Some(policy),
-            StateLocation::Moved { from } if self.own.is_fresh(from, seat.entry_key, now) => None,
-            StateLocation::Moved { from } => self.own.version_of(from, seat.entry_key),
+            StateLocation::Moved { from } => self.own.live_version(from, seat.entry_key, now),
             StateLocation::Versions => {
                 self.own.versions(seat.entry_key).map(|entry| entry.debtor(policy, now))
             }

@@ -206,7 +206,7 @@ impl KeyVersions {
         now: Timestamp,
     ) -> R::State {
         let own = self.own(policy).map(|index| &self.versions[index]);
-        if let Some(state) = own.and_then(|version| R::state(&version.state)) {
+        if let Some(state) = own.and_then(|version| rule.state(&version.state)) {
             return state.clone();
         }
         self.source(now).map_or_else(|| rule.fresh(), |version| version.read_as(rule))
@@ -302,13 +302,13 @@ macro_rules! with_version {
 impl Version {
     fn is_fresh(&self, now: Timestamp) -> bool {
         with_rule!(self.policy.rule(), rule => {
-            StoredRule::state_of(rule, &self.state).is_none_or(|state| rule.is_fresh(state, now))
+            StoredRule::state(rule, &self.state).is_none_or(|state| rule.is_fresh(state, now))
         })
     }
 
     fn reset_after(&self, now: Timestamp) -> Micros {
         with_rule!(self.policy.rule(), rule => {
-            let state = StoredRule::state_of(rule, &self.state);
+            let state = StoredRule::state(rule, &self.state);
             state.map(|state| rule.assess(rule.refresh(state, now), now, Cost::ZERO).reset_after)
         })
         .unwrap_or_default()
@@ -316,14 +316,14 @@ impl Version {
 
     fn counts_from(&self) -> Timestamp {
         with_rule!(self.policy.rule(), rule => {
-            StoredRule::state_of(rule, &self.state).map(|state| rule.counts_from(state))
+            StoredRule::state(rule, &self.state).map(|state| rule.counts_from(state))
         })
         .unwrap_or_default()
     }
 
     fn read_as<R: StoredRule>(&self, rule: &R) -> R::State {
         with_rule!(self.policy.rule(), from => {
-            StoredRule::state_of(from, &self.state).map(|state| converted(rule, from, state))
+            StoredRule::state(from, &self.state).map(|state| converted(rule, from, state))
         })
         .unwrap_or_else(|| rule.fresh())
     }

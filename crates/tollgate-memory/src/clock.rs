@@ -1,10 +1,6 @@
 //! Clocks for the store.
 
 use std::fmt;
-#[cfg(feature = "test-util")]
-use std::sync::Arc;
-#[cfg(feature = "test-util")]
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_core::Timestamp;
@@ -72,7 +68,7 @@ impl Rate {
 }
 
 #[inline]
-fn saturating(number: u128) -> u64 {
+pub(crate) fn saturating(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
@@ -92,127 +88,13 @@ impl Default for SystemClock {
     }
 }
 
-impl fmt::Debug for SystemClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SystemClock").field("made_at", &self.made_at).finish_non_exhaustive()
-    }
-}
-
-/// A clock for tests that changes only when the test moves it. Clones move together.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use tollgate_core::Timestamp;
-/// use tollgate_memory::{Clock, ManualClock};
-///
-/// let clock = ManualClock::at(Timestamp::from_micros(1_000));
-/// clock.advance(Duration::from_micros(500));
-/// assert_eq!(clock.now(), Timestamp::from_micros(1_500));
-/// ```
-#[cfg(feature = "test-util")]
-#[derive(Clone, Debug)]
-pub struct ManualClock(Arc<AtomicU64>);
-
-#[cfg(feature = "test-util")]
-impl ManualClock {
-    /// Creates a clock that returns `now`.
-    pub fn at(now: Timestamp) -> Self {
-        Self(Arc::new(AtomicU64::new(now.as_micros())))
-    }
-
-    /// Moves the clock forward by a `Duration` or `Micros`.
-    pub fn advance(&self, span: impl Into<tollgate_core::Micros>) {
-        self.0.fetch_add(span.into().get(), Ordering::SeqCst);
-    }
-
-    /// Sets the clock to `now`, forward or back.
-    pub fn set(&self, now: Timestamp) {
-        self.0.store(now.as_micros(), Ordering::SeqCst);
-    }
-}
-
-/// A clock that is set to 2024-01-01 00:00:00 UTC.
-#[cfg(feature = "test-util")]
-impl Default for ManualClock {
-    fn default() -> Self {
-        Self::at(NEW_YEAR)
-    }
-}
-
-#[cfg(feature = "test-util")]
-const NEW_YEAR: Timestamp = Timestamp::from_micros(1_704_067_200_000_000);
-
-#[cfg(feature = "test-util")]
-impl Clock for ManualClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
-    }
-}
-
-/// A clock for tests that follows tokio's clock, even while tokio's time is paused. The store and
-/// the requests that wait for a limit therefore agree about the time.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use tollgate_memory::{MemoryStore, TokioClock};
-///
-/// // In a test: `#[tokio::test(start_paused = true)]`.
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() {
-/// let store = MemoryStore::builder().clock(TokioClock::default()).build();
-/// // An hour of quota is refilled within microseconds.
-/// tokio::time::sleep(Duration::from_secs(3_600)).await;
-/// # let _ = store;
-/// # }
-/// ```
-#[cfg(feature = "test-util")]
-#[derive(Clone, Copy, Debug)]
-pub struct TokioClock {
-    made: tokio::time::Instant,
-    made_at: Timestamp,
-}
-
-#[cfg(feature = "test-util")]
-impl TokioClock {
-    /// Creates a clock that starts at `now` and advances with tokio's time.
-    pub fn at(now: Timestamp) -> Self {
-        Self { made: tokio::time::Instant::now(), made_at: now }
-    }
-}
-
-/// A clock that starts at 2024-01-01 00:00:00 UTC.
-#[cfg(feature = "test-util")]
-impl Default for TokioClock {
-    fn default() -> Self {
-        Self::at(NEW_YEAR)
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl Clock for TokioClock {
-    fn now(&self) -> Timestamp {
-        let elapsed = saturating(self.made.elapsed().as_micros());
-        self.made_at + tollgate_core::Micros::new(elapsed)
-    }
-}
+tollgate_core::debug_fields!(SystemClock, made_at);
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn tokio_clock_follows_paused_time() {
-        let clock = TokioClock::default();
-        assert_eq!(clock.now(), ManualClock::default().now());
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(clock.now().since(NEW_YEAR).get(), 60_000_000);
-        tokio::time::advance(Duration::from_micros(7)).await;
-        assert_eq!(clock.now().since(NEW_YEAR).get(), 60_000_007);
-    }
 
     /// The system clock advances while the counter stands still, as if it had stepped.
     #[test]

@@ -36,12 +36,14 @@ mod shard;
 mod store;
 mod sync;
 mod table;
+#[cfg(feature = "test-util")]
+mod test_clocks;
 mod thread_leases;
 mod versions;
 
 pub use self::builder::MemoryStoreBuilder;
 pub use self::clock::{Clock, SystemClock};
-#[cfg(feature = "test-util")]
-pub use self::clock::{ManualClock, TokioClock};
 pub use self::store::{MemoryStats, MemoryStore};
+#[cfg(feature = "test-util")]
+pub use self::test_clocks::{ManualClock, TokioClock};
 pub use self::thread_leases::ThreadLeases;

@@ -142,26 +142,14 @@ impl<'a> Denial<'a> {
         policies: impl IntoIterator<Item = &'a PolicyFields>,
         next_probe: Micros,
     ) -> Self {
-        let (no_jitter, any_time) = (Duration::ZERO, Timestamp::EPOCH);
-        let seconds = headers::seconds_to_wait(next_probe, no_jitter, 0, any_time, next_probe);
-        Self {
-            policies: policies.into_iter().map(|fields| fields.policy().name()).collect(),
-            retry_after: Some(next_probe),
-            retry_after_secs: Some(seconds),
-            ..Self::new(Reason::StoreUnavailable)
-        }
+        let policies = policies.into_iter().map(|fields| fields.policy().name()).collect();
+        Self { policies, ..Self::new(Reason::StoreUnavailable).lasting(next_probe) }
     }
 
     /// Makes a denial for a limit that the program enforces without a layer. `wait` is the time
     /// until the request would be allowed.
     pub fn quota_exceeded(policy: &'a str, wait: Micros) -> Self {
-        let (no_jitter, any_time) = (Duration::ZERO, Timestamp::EPOCH);
-        Self {
-            policies: vec![policy],
-            retry_after: Some(wait),
-            retry_after_secs: Some(headers::seconds_to_wait(wait, no_jitter, 0, any_time, wait)),
-            ..Self::new(Reason::QuotaExceeded)
-        }
+        Self { policies: vec![policy], ..Self::new(Reason::QuotaExceeded).lasting(wait) }
     }
 
     /// Makes the denial for a request without a key.
@@ -186,6 +174,13 @@ impl<'a> Denial<'a> {
 
     pub(crate) fn of_request(self, request: RequestHead<'a>) -> Self {
         Self { request: Some(request), ..self }
+    }
+
+    /// Adds a wait without jitter.
+    fn lasting(self, wait: Micros) -> Self {
+        let (no_jitter, any_time) = (Duration::ZERO, Timestamp::EPOCH);
+        let seconds = headers::seconds_to_wait(wait, no_jitter, 0, any_time, wait);
+        Self { retry_after: Some(wait), retry_after_secs: Some(seconds), ..self }
     }
 
     fn because(self, reason: Reason) -> Self {

@@ -190,10 +190,6 @@ impl InFlight {
         let holds: Vec<_> = permits.filter_map(Weak::upgrade).collect();
         if holds.is_empty() { Self(None) } else { Self::until_dropped(holds) }
     }
-
-    const fn is_held(&self) -> bool {
-        self.0.is_some()
-    }
 }
 
 /// A request's permits, from all layers around the handler.
@@ -276,7 +272,7 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
         polled: Poll<Result<Response<B>, E>>,
         in_flight: InFlight,
     ) -> Poll<Result<Response<B>, E>> {
-        if !in_flight.is_held() {
+        if in_flight.is_empty() {
             return polled;
         }
         polled.map_ok(|response| response.map(|body| body.hold(in_flight)))

@@ -1,7 +1,6 @@
 //! A wrapper that falls back to a local store when the primary store fails.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -388,11 +387,7 @@ impl<S: Store, L: Store> Future for FallbackFuture<S, L> {
     }
 }
 
-impl<S: Store, L: Store> fmt::Debug for FallbackFuture<S, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FallbackFuture").finish_non_exhaustive()
-    }
-}
+crate::debug_fields!([S: Store, L: Store] FallbackFuture<S, L>);
 
 #[cfg(test)]
 mod tests;

@@ -73,6 +73,22 @@ macro_rules! debug_as_display {
     };
 }
 
+/// Implements `Debug` with only these fields. The remaining fields are closures, which have no
+/// `Debug`, or identify clients, which must not appear in logs.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_fields {
+    ($([$($generics:tt)+])? $name:ident $(<$($argument:ident),+>)? $(, $field:ident)*) => {
+        impl $(<$($generics)+>)? ::core::fmt::Debug for $name $(<$($argument),+>)? {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($name));
+                $(shown.field(stringify!($field), &self.$field);)*
+                shown.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 pub use any_store::AnyStore;
 pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};

@@ -1,7 +1,6 @@
 //! A memory store with leases for each thread.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -284,8 +283,4 @@ impl<C: Clock> Store for ThreadLeases<C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for ThreadLeases<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ThreadLeases").field("store", &self.store).finish_non_exhaustive()
-    }
-}
+tollgate_core::debug_fields!([C: Clock] ThreadLeases<C>, store);

@@ -346,16 +346,7 @@ fn runtime() -> Result<Handle, ConnectError> {
     timer.map(|()| runtime).map_err(|_| ConnectError::NoTimer)
 }
 
-impl fmt::Debug for RedisStoreBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStoreBuilder")
-            .field("address", &self.address)
-            .field("namespace", &self.namespace)
-            .field("bounds", &self.bounds)
-            .field("deny_cache", &self.deny_cache)
-            .finish_non_exhaustive()
-    }
-}
+tollgate_core::debug_fields!(RedisStoreBuilder, address, namespace, bounds, deny_cache);
 
 /// No client waits longer, and instants this far ahead can still be represented.
 const LONGEST: Duration = Duration::from_secs(3600);

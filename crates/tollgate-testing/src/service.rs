@@ -105,11 +105,7 @@ pub struct Simulation<F> {
 
 type Prepare = dyn Fn(&mut Request<Full<Bytes>>);
 
-impl<F> fmt::Debug for Simulation<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Simulation").finish_non_exhaustive()
-    }
-}
+tollgate_core::debug_fields!([F] Simulation<F>);
 
 impl<F, S, B> Simulation<F>
 where

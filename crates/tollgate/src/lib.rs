@@ -50,19 +50,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Implements `Debug` with only these fields. The remaining fields are closures, which have no
-/// `Debug`, or identify clients, which must not appear in logs.
-macro_rules! debug_fields {
-    ($([$($generics:tt)+])? $name:ident $(<$($argument:ident),+>)? $(, $field:ident)*) => {
-        impl $(<$($generics)+>)? std::fmt::Debug for $name $(<$($argument),+>)? {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                let mut shown = f.debug_struct(stringify!($name));
-                $(shown.field(stringify!($field), &self.$field);)*
-                shown.finish_non_exhaustive()
-            }
-        }
-    };
-}
+#[macro_use(debug_fields)]
+extern crate tollgate_core;
 
 pub mod access;
 pub mod body;

@@ -1,6 +1,5 @@
 //! Futures for Redis' answers.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -37,11 +36,7 @@ impl Future for RedisFuture {
     }
 }
 
-impl fmt::Debug for RedisFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisFuture").finish_non_exhaustive()
-    }
-}
+tollgate_core::debug_fields!(RedisFuture);
 
 /// A request of any kind that the combiner has. If the caller drops this, a request that has not
 /// been sent yet is never sent.

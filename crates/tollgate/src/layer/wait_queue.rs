@@ -1,6 +1,5 @@
 //! The wait queue of layers and limiters.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -114,11 +113,7 @@ impl Default for WaitQueue {
     }
 }
 
-impl fmt::Debug for WaitQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WaitQueue").field(&self.queue).finish()
-    }
-}
+debug_fields!(WaitQueue, queue);
 
 #[cfg(test)]
 mod tests {

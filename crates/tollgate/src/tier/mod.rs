@@ -155,11 +155,7 @@ where
     }
 }
 
-impl<F> fmt::Debug for TierFromFn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TierFromFn")
-    }
-}
+debug_fields!([F] TierFromFn<F>);
 
 impl From<&'static str> for Tier {
     fn from(name: &'static str) -> Self {

@@ -10,7 +10,6 @@ mod source;
 mod terms;
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -213,14 +212,6 @@ impl QuotaLookupBuilder {
     }
 }
 
-impl fmt::Debug for QuotaLookup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QuotaLookup").field(&self.source).finish()
-    }
-}
+debug_fields!(QuotaLookup, source);
 
-impl fmt::Debug for QuotaLookupBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QuotaLookupBuilder").field(&self.source).finish()
-    }
-}
+debug_fields!(QuotaLookupBuilder, source);

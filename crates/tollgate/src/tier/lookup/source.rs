@@ -92,11 +92,7 @@ impl Source {
     }
 }
 
-/// Shows only the kind, because names may identify people.
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
+// Names may identify people.
+debug_fields!(Client, kind);
 
 debug_fields!(Source, ttl, timeout, on_failure, on_unknown);

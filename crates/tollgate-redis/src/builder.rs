@@ -12,11 +12,9 @@ use crate::calls::combiner::Combiner;
 use crate::calls::ids::Ids;
 use crate::calls::pace::Bounds;
 use crate::client::address::{Address, Servers, UrlError};
-use crate::client::check::{self, ServerCheck};
+use crate::client::check::ServerCheck;
 use crate::client::connection::Network;
 use crate::client::host_port::HostPort;
-use crate::client::node::Node;
-use crate::client::node_breaker::NodeBreaker;
 use crate::client::tls::{self, TlsError};
 use crate::client::topology::{Connect, Topology};
 use crate::clock::Clock;
@@ -221,48 +219,6 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the time at which Redis and the store decide, in microseconds since the epoch. Turns
-    /// the deny cache off, unless it is set afterwards.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    pub fn time(mut self, time: Arc<AtomicU64>) -> Self {
-        self.clock = Clock::by_hand(Arc::clone(&time), true);
-        self.time = Some(time);
-        self.deny_cache(Duration::ZERO)
-    }
-
-    /// Sets the store's clock, in microseconds, while Redis uses its own: for tests in which the
-    /// machine was suspended and its timers stopped.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    pub fn clock(mut self, clock: Arc<AtomicU64>) -> Self {
-        self.clock = Clock::by_hand(clock, false);
-        self
-    }
-
-    /// Sets the process's random bits, for tests of processes with equal bits, such as copied
-    /// virtual machines.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
-    }
-
-    /// Sets a simulated network. The store's clock becomes tokio's clock plus `asleep`
-    /// microseconds.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    pub fn simulated(
-        mut self,
-        network: Arc<dyn crate::simulation::Network>,
-        asleep: Arc<AtomicU64>,
-    ) -> Self {
-        self.network = Some(Network::Simulated(network));
-        self.clock = Clock::of_timers(asleep);
-        self
-    }
-
     /// Returns the Redis address without credentials, for people to read.
     pub fn address(&self) -> impl fmt::Display {
         self.address.clone()
@@ -281,22 +237,18 @@ impl RedisStoreBuilder {
         let random = Arc::new(self.seed.map_or_else(Random::default, Random::new));
         let ids = Ids::new(random.next());
         let names = Names::new(&self.namespace, &self.secret);
-        let is_cluster_node = matches!(address.servers, Servers::Cluster(_));
         let check = ServerCheck {
             names: names.clone(),
-            is_cluster_node,
+            is_cluster_node: matches!(address.servers, Servers::Cluster(_)),
             counters: Arc::clone(&counters),
-            random: Arc::clone(&random),
+            random,
         };
+        let connect = Connect { network, bounds, has_breaker, check };
         let topology = if let Servers::Cluster(nodes) = &address.servers {
-            Topology::cluster(nodes.clone(), Connect { network, bounds, has_breaker, check })
+            Topology::cluster(nodes.clone(), connect)
         } else {
-            let breaker = NodeBreaker::new(bounds.timeout, has_breaker);
-            let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;
-            let host_port = HostPort { host: address.to_string(), port: 0 };
-            let node = Node::new(connection, host_port, bounds, breaker, random);
-            check::watch(&node, check);
-            Topology::single(node)
+            let shown = HostPort { host: address.to_string(), port: 0 };
+            Topology::single(connect.start(None, shown).map_err(ConnectError::Client)?)
         };
         let leases = Leases::new(self.clock.clone());
         let combiner = Arc::new(Combiner {
@@ -317,6 +269,45 @@ impl RedisStoreBuilder {
             roster: OnceLock::new(),
             overrides: OnceLock::new(),
         })))
+    }
+}
+
+/// For tests.
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+impl RedisStoreBuilder {
+    /// Sets the time at which Redis and the store decide, in microseconds since the epoch. Turns
+    /// the deny cache off, unless it is set afterwards.
+    pub fn time(mut self, time: Arc<AtomicU64>) -> Self {
+        self.clock = Clock::by_hand(Arc::clone(&time), true);
+        self.time = Some(time);
+        self.deny_cache(Duration::ZERO)
+    }
+
+    /// Sets the store's clock, in microseconds, while Redis uses its own: for tests in which the
+    /// machine was suspended and its timers stopped.
+    pub fn clock(mut self, clock: Arc<AtomicU64>) -> Self {
+        self.clock = Clock::by_hand(clock, false);
+        self
+    }
+
+    /// Sets the process's random bits, for tests of processes with equal bits, such as copied
+    /// virtual machines.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Sets a simulated network. The store's clock becomes tokio's clock plus `asleep`
+    /// microseconds.
+    pub fn simulated(
+        mut self,
+        network: Arc<dyn crate::simulation::Network>,
+        asleep: Arc<AtomicU64>,
+    ) -> Self {
+        self.network = Some(Network::Simulated(network));
+        self.clock = Clock::of_timers(asleep);
+        self
     }
 }
 

@@ -66,7 +66,7 @@ impl RedisStore {
     /// answer within the timeout. In a Cluster this is the worst state among its masters; requests
     /// for keys on other masters are still sent.
     pub fn breaker(&self) -> BreakerState {
-        let states = self.leaders().map(|leader| leader.breaker().state());
+        let states = self.leaders().map(|leader| leader.breaker.state());
         states.max().unwrap_or(BreakerState::Closed)
     }
 
@@ -74,13 +74,13 @@ impl RedisStore {
     /// immediately while the [breaker](Self::breaker) is open.
     pub fn is_connected(&self) -> bool {
         let mut leaders = self.leaders().peekable();
-        leaders.peek().is_some() && leaders.all(|leader| leader.is_connected())
+        leaders.peek().is_some() && leaders.all(|leader| leader.connection.is_connected())
     }
 
     /// Returns the server's version and warnings as of the last connection, which are also logged.
     /// A Cluster has one report per master.
     pub fn reports(&self) -> Vec<RedisReport> {
-        self.leaders().map(|leader| leader.report()).collect()
+        self.leaders().map(|leader| leader.report.lock().clone()).collect()
     }
 
     fn leaders(&self) -> impl Iterator<Item = Arc<Node>> {

@@ -18,9 +18,4 @@ impl Lanes {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self { pace: Pace::new(bounds), is_direct: false }
     }
-
-    /// Returns the number of requests that wait for a call.
-    pub(crate) fn queued(&self) -> usize {
-        self.pace.queued()
-    }
 }

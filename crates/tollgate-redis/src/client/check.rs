@@ -31,12 +31,12 @@ pub(crate) struct ServerCheck {
 
 /// Checks a server after each connection to it, until the store drops the server.
 pub(crate) fn watch(node: &Arc<Node>, check: ServerCheck) {
-    let mut connected = node.reconnects();
-    let runtime = node.runtime().clone();
+    let mut connected = node.connection.reconnects();
+    let runtime = node.runtime.clone();
     let node = Arc::downgrade(node);
     runtime.spawn(async move {
         // The first connection may have been made before this task subscribed.
-        let mut is_known = node.upgrade().is_some_and(|node| node.is_connected());
+        let mut is_known = node.upgrade().is_some_and(|node| node.connection.is_connected());
         // Discard its queued event, if there is one.
         if is_known {
             connected.skip();
@@ -48,14 +48,14 @@ pub(crate) fn watch(node: &Arc<Node>, check: ServerCheck) {
             let Some(node) = node.upgrade() else { return };
             check.counters.count_connection();
             let report = look(&node, &check).await;
-            let told = node.report();
+            let told = node.report.lock().clone();
             for warning in &report.warnings {
                 // Do not repeat a warning after each reconnection.
                 if !told.warnings.contains(warning) {
                     tracing::warn!(target: "tollgate", "redis: {warning}");
                 }
             }
-            node.keep(report);
+            *node.report.lock() = report;
         }
     });
 }
@@ -193,10 +193,10 @@ async fn rehearse(node: &Arc<Node>, check: &ServerCheck) -> Result<i64, Failure>
     let sent = Instant::now();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let batches = [batch, forget];
-    let replies = node.call(&batches, Sending::until(sent + node.timeout())).await;
+    let replies = node.call(&batches, Sending::until(sent + node.timeout)).await;
     let replies = replies.into_iter().collect::<Result<Vec<_>, _>>()?;
     let reply = batches[0].parse(&replies[0]).map_err(|error| lost(&error))?;
-    node.learn(reply.now, sent);
+    node.clock.learn(reply.now, sent);
     let micros = |number: u128| i64::try_from(number).unwrap_or(i64::MAX);
     Ok(i64::try_from(reply.now.as_micros()).unwrap_or(i64::MAX) - micros(wall.as_micros()))
 }
@@ -213,7 +213,7 @@ async fn takes_cross_slot(node: &Arc<Node>, check: &ServerCheck) -> bool {
         return false;
     }
     let batches = [batch];
-    let replies = node.call(&batches, Sending::until(Instant::now() + node.timeout())).await;
+    let replies = node.call(&batches, Sending::until(Instant::now() + node.timeout)).await;
     matches!(&replies[0], Ok(reply) if batches[0].parse(reply).is_ok())
 }
 

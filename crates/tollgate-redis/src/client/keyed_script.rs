@@ -32,12 +32,12 @@ impl KeyedScript {
         let unsent = |text: &str| CommandError::Unsent(text.to_owned());
         let connected = async {
             let leader = self.topology.leader(self.slot).await;
-            leader.connected().await;
+            leader.connection.connected().await;
             leader
         };
         let leader = timeout(LONGEST_WAIT, connected).await;
         let leader = leader.map_err(|_| unsent("there is no connection"))?;
-        if leader.breaker().is_open() {
+        if leader.breaker.is_open() {
             return Err(unsent("Redis does not answer"));
         }
         let send = |name, script: &'static str| {

@@ -36,19 +36,21 @@ pub(crate) struct Node {
     /// When a redirection last named this node. If slots are moving to it, it may not have any slot
     /// yet.
     pub(crate) named_at: Mutex<Instant>,
-    connection: Connection,
-    runtime: Handle,
-    clock: ServerClock,
+    pub(crate) connection: Connection,
+    pub(crate) runtime: Handle,
+    pub(crate) clock: ServerClock,
     /// When the last answered query of the time was sent. Held while querying, so concurrent calls
     /// share one query, and no query gets another's reply.
     asked_at: tokio::sync::Mutex<Option<Instant>>,
     /// Only counts the connections.
     connections: Reconnects,
     health: Mutex<Health>,
-    breaker: NodeBreaker,
-    timeout: Duration,
+    pub(crate) breaker: NodeBreaker,
+    /// The longest time for a call.
+    pub(crate) timeout: Duration,
     random: Arc<Random>,
-    report: Mutex<RedisReport>,
+    /// The server's properties as of the last connection.
+    pub(crate) report: Mutex<RedisReport>,
     /// Whether a call may have keys in several slots.
     allows_cross_slot: AtomicBool,
 }
@@ -178,7 +180,7 @@ impl Node {
         }
         let timeout = deadline.saturating_duration_since(Instant::now());
         // A call that waits for a connection is sent on the next connection.
-        let connection = self.is_connected().then(|| self.connections.count());
+        let connection = self.connection.is_connected().then(|| self.connections.count());
         let mut answers = self.connection.send(commands, timeout).await;
         let connection = connection.unwrap_or_else(|| self.connections.count());
         if is_asking {
@@ -299,7 +301,7 @@ impl Node {
     /// within `patience`.
     pub(crate) async fn probe(&self, patience: Duration) -> Option<Duration> {
         // Waiting for a connection must not count towards the answer time.
-        timeout(patience, self.connected()).await.ok()?;
+        timeout(patience, self.connection.connected()).await.ok()?;
         let _asked_at = self.asked_at.lock().await;
         let sent = Instant::now();
         // Do not update the clock estimate, because this answer may be too old.
@@ -317,61 +319,15 @@ impl Node {
         }
     }
 
-    pub(crate) const fn breaker(&self) -> &NodeBreaker {
-        &self.breaker
-    }
-
-    /// Returns the server's time at `instant`, or `None` if the server has never answered.
-    pub(crate) fn at_server(&self, instant: Instant) -> Option<Timestamp> {
-        self.clock.at_server(instant)
-    }
-
-    /// Records a reply's time `now`, for a call sent at `sent`.
-    pub(crate) fn learn(&self, now: Timestamp, sent: Instant) {
-        self.clock.learn(now, sent);
-    }
-
-    /// Replaces the clock estimate, because a reply's time was later than the estimate allows.
-    pub(crate) fn relearn(&self, now: Timestamp, sent: Instant) {
-        self.clock.relearn(now, sent);
-    }
-
     /// Reconnects, because replies no longer match their calls.
     pub(crate) fn distrust(&self) {
         tracing::warn!(target: "tollgate", "a reply from redis does not match its call, reconnecting");
         self.connection.reconnect();
     }
 
-    /// Waits until there is a connection.
-    pub(crate) async fn connected(&self) {
-        self.connection.connected().await;
-    }
-
-    pub(crate) fn reconnects(&self) -> Reconnects {
-        self.connection.reconnects()
-    }
-
-    pub(crate) const fn runtime(&self) -> &Handle {
-        &self.runtime
-    }
-
-    /// The longest time for a call.
-    pub(crate) const fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// Whether every call has failed for a while.
     pub(crate) fn is_silent(&self) -> bool {
         self.health.lock().failing_since.is_some_and(|since| since.elapsed() >= SILENCE)
-    }
-
-    pub(crate) fn is_connected(&self) -> bool {
-        self.connection.is_connected()
-    }
-
-    /// The server's properties as of the last connection.
-    pub(crate) fn report(&self) -> RedisReport {
-        self.report.lock().clone()
     }
 
     /// Whether a call may have keys in several slots.
@@ -381,10 +337,6 @@ impl Node {
 
     pub(crate) fn set_cross_slot(&self, is_allowed: bool) {
         self.allows_cross_slot.store(is_allowed, Ordering::Relaxed);
-    }
-
-    pub(crate) fn keep(&self, report: RedisReport) {
-        *self.report.lock() = report;
     }
 
     fn observe(&self, failure: Option<&Failure>) {
@@ -450,11 +402,11 @@ const TIME: &str = "TIME";
 /// Probes a server until it answers within the timeout, or the store is dropped.
 async fn probe(node: Weak<Node>) {
     loop {
-        let next = node.upgrade().and_then(|node| node.breaker().next_probe());
+        let next = node.upgrade().and_then(|node| node.breaker.next_probe());
         let Some((wait, patience)) = next else { return };
         sleep(wait).await;
         let Some(node) = node.upgrade() else { return };
         let took = node.probe(patience).await;
-        node.breaker().probed(took);
+        node.breaker.probed(took);
     }
 }

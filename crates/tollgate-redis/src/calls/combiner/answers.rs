@@ -29,7 +29,8 @@ impl Combiner {
         // Redis read its clock before this reply arrived, so a later time means that the clock has
         // stepped. A late rejection alone does not, because the call may have been in transit for
         // too long.
-        let is_clock_wrong = node.at_server(received).is_some_and(|latest| reply.now > latest);
+        let is_clock_wrong =
+            node.clock.at_server(received).is_some_and(|latest| reply.now > latest);
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
                 ScriptAnswer::Verdict(verdict, frozen) => {
@@ -83,9 +84,9 @@ impl Combiner {
         }
         if is_clock_wrong {
             // Redis' clock is further ahead than estimated.
-            node.relearn(reply.now, sent.instant);
+            node.clock.relearn(reply.now, sent.instant);
         } else {
-            node.learn(reply.now, sent.instant);
+            node.clock.learn(reply.now, sent.instant);
         }
         again
     }
@@ -103,7 +104,7 @@ impl Combiner {
     pub(super) fn refuse(&self, node: &Node, tickets: &[Arc<Ticket>]) {
         self.topology.suspect();
         for ticket in tickets {
-            let refusal = node.breaker().refusal();
+            let refusal = node.breaker.refusal();
             let closed = || StoreError::not_charged(STORE, "the breaker closed meanwhile");
             let error = refusal.unwrap_or_else(closed);
             if error.is_overload() {
@@ -142,7 +143,7 @@ mod tests {
         let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
         let node = store.0.combiner.topology.leader_now(0).unwrap();
         let start = Instant::now();
-        node.learn(Timestamp::from_micros(60_000_000), start);
+        node.clock.learn(Timestamp::from_micros(60_000_000), start);
         (runtime, store, node, start)
     }
 
@@ -209,9 +210,9 @@ mod tests {
     fn slow_transit_does_not_move_clock() {
         let (_runtime, store, node, start) = known();
         // The call was in transit for as long as the test took to get here.
-        let now = node.at_server(Instant::now()).unwrap();
+        let now = node.clock.at_server(Instant::now()).unwrap();
         assert!(refuse(&store, &node, start, now, &request(start + MINUTE)));
-        assert_eq!(node.at_server(start), Some(Timestamp::from_micros(60_000_000)));
+        assert_eq!(node.clock.at_server(start), Some(Timestamp::from_micros(60_000_000)));
     }
 
     #[test]
@@ -219,7 +220,7 @@ mod tests {
         let (_runtime, store, node, start) = known();
         let stepped = Timestamp::from_micros(90_000_000);
         assert!(refuse(&store, &node, start, stepped, &request(start + MINUTE)));
-        assert_eq!(node.at_server(start), Some(stepped));
+        assert_eq!(node.clock.at_server(start), Some(stepped));
     }
 
     /// Their deadlines differ, so the second call can be too late for the next old request.
@@ -228,7 +229,7 @@ mod tests {
         let (_runtime, store, node, start) = known();
         let new = request(start + MINUTE);
         for _ in 0..2 {
-            let now = node.at_server(Instant::now()).unwrap();
+            let now = node.clock.at_server(Instant::now()).unwrap();
             assert!(refuse(&store, &node, start, now, &new));
         }
     }

@@ -27,7 +27,7 @@ impl Combiner {
     ) -> Ended {
         let mut unanswered = Unanswered(tickets);
         let tickets = &mut unanswered.0;
-        if route.node.breaker().is_open() {
+        if route.node.breaker.is_open() {
             self.refuse(&route.node, tickets);
             return Ended::Refused;
         }
@@ -79,7 +79,7 @@ impl Combiner {
         let sent = Sent { instant: Instant::now(), moment: self.clock.now() };
         let time = self.time.as_ref().map(|time| time.load(Ordering::Relaxed));
         let time = time.map(Timestamp::from_micros);
-        let now = time.or_else(|| node.at_server(sent.instant)).unwrap_or_default();
+        let now = time.or_else(|| node.clock.at_server(sent.instant)).unwrap_or_default();
         let mut batches: SmallVec<[Batch; 1]> = SmallVec::new();
         let mut last = None;
         tickets.retain(|ticket| {
@@ -101,7 +101,7 @@ impl Combiner {
         if time.is_none() {
             for (batch, tickets) in batches.iter_mut().zip(parts(tickets, separate_slot)) {
                 let first = tickets.iter().map(|ticket| ticket.deadline).min();
-                batch.set_deadline(first.and_then(|first| node.at_server(first)));
+                batch.set_deadline(first.and_then(|first| node.clock.at_server(first)));
             }
         }
         let Some(last) = tickets.iter().map(|ticket| ticket.deadline).max() else {

@@ -39,7 +39,7 @@ impl TaskLane {
     /// that no request is queued behind a lane that has stopped looking.
     fn next(&mut self, ended: Option<Ended>) -> Option<Vec<Arc<Ticket>>> {
         // The breaker has already handled lost calls.
-        let is_silent = self.node.breaker().is_open();
+        let is_silent = self.node.breaker.is_open();
         let ended = ended.map(|ended| if is_silent { Ended::Refused } else { ended });
         let now = Instant::now();
         let mut lanes = self.node.lanes.lock();

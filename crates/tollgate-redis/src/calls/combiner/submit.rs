@@ -36,7 +36,7 @@ impl Combiner {
     }
 
     pub(super) fn queue(self: &Arc<Self>, node: &Arc<Node>, ticket: &Arc<Ticket>) -> Option<Drive> {
-        if node.breaker().is_open() {
+        if node.breaker.is_open() {
             node.lanes.lock().pace.forget();
             self.refuse(node, slice::from_ref(ticket));
             return None;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::Bounds;
+use super::Bounds;
 
 /// A call in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,7 +3,6 @@
 //! `call_time.rs` estimates from past calls how long the next calls take, and how many should be in
 //! flight.
 
-mod bounds;
 mod call_time;
 #[cfg(test)]
 mod tests;
@@ -13,9 +12,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub(crate) use self::bounds::Bounds;
 pub(crate) use self::call_time::Call;
 use self::call_time::CallTime;
+
+/// Limits for calls and waiting requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// The maximum number of concurrent calls.
+    pub(crate) calls: usize,
+    /// The maximum number of requests per call.
+    pub(crate) batch: usize,
+    /// The maximum number of waiting requests.
+    pub(crate) queue: usize,
+    /// The longest time from a request to its answer.
+    pub(crate) timeout: Duration,
+}
 
 /// The queue of requests `T` to a server, and its scheduling.
 ///

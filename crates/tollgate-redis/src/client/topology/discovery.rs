@@ -42,29 +42,28 @@ impl Discovery {
     pub(super) fn new(seeds: Vec<HostPort>, connect: Connect) -> Self {
         Self { seeds, connect, doubt: Notify::new(), task: Mutex::default() }
     }
-
-    pub(super) fn end(&self) {
-        if let Some(task) = self.task.lock().take() {
-            task.abort();
-        }
-    }
-
-    pub(super) fn suspect(&self) {
-        self.doubt.notify_one();
-    }
 }
 
 impl Connect {
-    /// Starts to connect to a node.
-    pub(super) fn node(&self, address: &HostPort) -> Option<Arc<Node>> {
+    /// Starts to connect to a Cluster node, or to the URL's server. `address` is for logs.
+    pub(crate) fn start(
+        &self,
+        node: Option<&HostPort>,
+        address: HostPort,
+    ) -> Result<Arc<Node>, String> {
         let Self { network, bounds, has_breaker, check } = self;
         let breaker = NodeBreaker::new(bounds.timeout, *has_breaker);
-        let connection = network.connect(Some(address), bounds.timeout).inspect_err(|error| {
+        let connection = network.connect(node, bounds.timeout)?;
+        let node = Node::new(connection, address, *bounds, breaker, Arc::clone(&check.random));
+        check::watch(&node, check.clone());
+        Ok(node)
+    }
+
+    /// Starts to connect to a Cluster node.
+    pub(super) fn node(&self, address: &HostPort) -> Option<Arc<Node>> {
+        let started = self.start(Some(address), address.clone()).inspect_err(|error| {
             tracing::warn!(target: "tollgate", node = %address, %error, "a node cannot be used");
         });
-        let random = Arc::clone(&check.random);
-        let node = Node::new(connection.ok()?, address.clone(), *bounds, breaker, random);
-        check::watch(&node, check.clone());
-        Some(node)
+        started.ok()
     }
 }

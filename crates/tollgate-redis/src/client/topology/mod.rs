@@ -66,8 +66,9 @@ impl Topology {
 
     /// Stops discovering nodes.
     pub(crate) fn end(&self) {
-        if let Some(discovery) = &self.discovery {
-            discovery.end();
+        let discovery = self.discovery.as_ref();
+        if let Some(task) = discovery.and_then(|it| it.task.lock().take()) {
+            task.abort();
         }
     }
 
@@ -118,7 +119,7 @@ impl Topology {
     /// Triggers a query of the slot map, because a failure may mean that it changed.
     pub(crate) fn suspect(&self) {
         if let Some(discovery) = &self.discovery {
-            discovery.suspect();
+            discovery.doubt.notify_one();
         }
     }
 
@@ -167,12 +168,12 @@ impl Topology {
             let mut news = pin!(self.news.notified());
             news.as_mut().enable();
             let leaders = self.leaders();
-            let absent = leaders.iter().find(|leader| !leader.is_connected());
+            let absent = leaders.iter().find(|leader| !leader.connection.is_connected());
             match absent {
                 // The master may never return, but then another node takes over its slots.
                 Some(absent) => {
                     self.suspect();
-                    first(absent.connected(), news).await;
+                    first(absent.connection.connected(), news).await;
                 }
                 None if leaders.is_empty() => news.await,
                 None => return,
@@ -187,7 +188,7 @@ impl Topology {
 
     /// Returns the number of requests that wait for a call.
     pub(crate) fn queued(&self) -> usize {
-        self.map.read().nodes.values().map(|node| node.lanes.lock().queued()).sum()
+        self.map.read().nodes.values().map(|node| node.lanes.lock().pace.queued()).sum()
     }
 
     /// Adopts the Cluster's slot map, and drops nodes that have left.

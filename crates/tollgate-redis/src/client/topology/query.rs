@@ -85,7 +85,7 @@ impl Discovery {
         // Sorted first, because the map's order would make a seeded shuffle irreproducible.
         nodes.sort_unstable_by(|one, other| one.address.cmp(&other.address));
         let random = &self.connect.check.random;
-        nodes.sort_by_cached_key(|node| (!node.is_connected(), random.next()));
+        nodes.sort_by_cached_key(|node| (!node.connection.is_connected(), random.next()));
         nodes
     }
 }

@@ -97,7 +97,7 @@ pub use decision::{Decision, FixedVerdict, Outcome, Source, Verdict};
 #[cfg(feature = "std")]
 pub use fallback::{Fallback, FallbackFuture};
 pub use key::Key;
-pub use lease::{Granted, Hold, Holds, Lease};
+pub use lease::{Granted, Lease};
 #[cfg(feature = "std")]
 pub use overrides::{
     Override, OverrideChange, OverrideEdit, OverrideError, OverrideId, OverrideList, OverridePlace,

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
+use crate::limiter::instant;
+use crate::oracle::Oracle;
+use crate::trace::{Clock, Gap, Mode, Units, check, gaps, starts, units};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{
-    Algorithm, Cost, Decision, Hold, Holds, LeakyMode, Lease, Micros, Policy, Quota, Refill,
-    with_rule,
+    Algorithm, Cost, Decision, LeakyMode, Lease, Micros, Policy, Quota, Refill, with_rule,
 };
-
-use crate::limiter::instant;
-use crate::oracle::Oracle;
-use crate::trace::{Clock, Gap, Mode, Units, check, gaps, starts, units};
+use tollgate_store_tests::reference::{Hold, Holds};
 
 /// Replicas take blocks, spend them up to the last instant, settle them or die. In between,
 /// individual requests are decided. The oracle sees every unit when it is spent.

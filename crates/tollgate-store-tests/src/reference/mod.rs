@@ -1,7 +1,8 @@
 //! A store that is as simple as possible. All other stores are compared with it, so it has to be
 //! right by reading: this file contains the operations, `stored` a key's states under all
-//! versions of its quota, and `leases` the blocks of units that replicas hold.
+//! versions of its quota, and `holds` and `leases` the blocks of units that replicas hold.
 
+mod holds;
 mod leases;
 mod stored;
 
@@ -9,10 +10,11 @@ use std::collections::{HashMap, HashSet};
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{
-    AnyRule, Charge, Cost, Decision, Holds, Key, Micros, Outcome, PenaltyBlock, Policy, Receipt,
+    AnyRule, Charge, Cost, Decision, Key, Micros, Outcome, PenaltyBlock, Policy, Receipt,
     ReceiptId, Settlement, Timestamp, Verdict, with_rule,
 };
 
+pub use self::holds::{Hold, Holds};
 use self::stored::{Change, Stored, StoredRule, Version, with_state};
 
 /// A map, and the core's pure functions. Time is an argument, operations run one after the other,

@@ -1,7 +1,9 @@
 //! A key's states: a state for each version of its policy's quota.
 
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{AnyRule, Charged, Cost, Holds, Micros, Timestamp, with_rule};
+use tollgate_core::{AnyRule, Charged, Cost, Micros, Timestamp, with_rule};
+
+use super::holds::Holds;
 
 /// A key: a state for each version of its policy, oldest first.
 #[derive(Clone, Debug, Default)]

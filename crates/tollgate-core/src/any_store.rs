@@ -30,24 +30,6 @@ use crate::{
 #[derive(Clone)]
 pub struct AnyStore(Arc<dyn Erased>);
 
-trait Erased: Send + Sync {
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>>;
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>>;
-    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>>;
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>>;
-    fn block(
-        &self,
-        policy: &Policy,
-        key: &Key,
-        block: PenaltyBlock,
-    ) -> Reply<BoxFuture<Option<Micros>>>;
-    fn name(&self) -> &'static str;
-    fn has_local_fallback(&self) -> bool;
-    fn replicas(&self) -> Option<NonZeroU32>;
-    #[cfg(feature = "std")]
-    fn overrides(&self) -> Option<Overrides>;
-}
-
 impl AnyStore {
     /// Erases a store's type.
     pub fn new(store: impl Store) -> Self {
@@ -55,94 +37,49 @@ impl AnyStore {
     }
 }
 
-impl<S: Store> Erased for S {
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>> {
-        Store::decide(self, charges).map_pending(|future| Box::pin(future) as BoxFuture<Verdict>)
-    }
+/// Forwards these methods of [`Store`], each to the method with its name, and `decide`, whose future
+/// is boxed.
+macro_rules! erased {
+    ($($(#[$meta:meta])* fn $name:ident(&self $(, $argument:ident: $type:ty)*) -> $output:ty;)+) => {
+        trait Erased: Send + Sync {
+            fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>>;
+            $($(#[$meta])* fn $name(&self $(, $argument: $type)*) -> $output;)+
+        }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
-        Store::settle(self, receipt, actual)
-    }
+        impl<S: Store> Erased for S {
+            fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>> {
+                Store::decide(self, charges).map_pending(|future| Box::pin(future) as _)
+            }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
-        Store::renew(self, receipt)
-    }
+            $($(#[$meta])* fn $name(&self $(, $argument: $type)*) -> $output {
+                Store::$name(self $(, $argument)*)
+            })+
+        }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
-        Store::reset(self, policy, key)
-    }
+        impl Store for AnyStore {
+            type Future = BoxFuture<Verdict>;
 
-    fn block(
-        &self,
-        policy: &Policy,
-        key: &Key,
-        block: PenaltyBlock,
-    ) -> Reply<BoxFuture<Option<Micros>>> {
-        Store::block(self, policy, key, block)
-    }
+            fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>> {
+                self.0.decide(charges)
+            }
 
-    fn name(&self) -> &'static str {
-        Store::name(self)
-    }
-
-    fn has_local_fallback(&self) -> bool {
-        Store::has_local_fallback(self)
-    }
-
-    fn replicas(&self) -> Option<NonZeroU32> {
-        Store::replicas(self)
-    }
-
-    #[cfg(feature = "std")]
-    fn overrides(&self) -> Option<Overrides> {
-        Store::overrides(self)
-    }
+            $($(#[$meta])* fn $name(&self $(, $argument: $type)*) -> $output {
+                self.0.$name($($argument),*)
+            })+
+        }
+    };
 }
 
-impl Store for AnyStore {
-    type Future = BoxFuture<Verdict>;
-
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<BoxFuture<Verdict>> {
-        self.0.decide(charges)
-    }
-
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
-        self.0.settle(receipt, actual)
-    }
-
-    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
-        self.0.renew(receipt)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
-        self.0.reset(policy, key)
-    }
-
-    fn block(
-        &self,
-        policy: &Policy,
-        key: &Key,
-        block: PenaltyBlock,
-    ) -> Reply<BoxFuture<Option<Micros>>> {
-        self.0.block(policy, key, block)
-    }
-
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn has_local_fallback(&self) -> bool {
-        self.0.has_local_fallback()
-    }
-
-    fn replicas(&self) -> Option<NonZeroU32> {
-        self.0.replicas()
-    }
-
+erased! {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>>;
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>>;
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>>;
+    fn block(&self, policy: &Policy, key: &Key, block: PenaltyBlock) -> Reply<BoxFuture<Option<Micros>>>;
+    fn name(&self) -> &'static str;
+    fn has_local_fallback(&self) -> bool;
+    fn replicas(&self) -> Option<NonZeroU32>;
     #[cfg(feature = "std")]
-    fn overrides(&self) -> Option<Overrides> {
-        self.0.overrides()
-    }
+    fn overrides(&self) -> Option<Overrides>;
 }
 
 impl fmt::Debug for AnyStore {

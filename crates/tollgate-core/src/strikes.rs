@@ -25,8 +25,8 @@ use crate::{Micros, Quota, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Strikes {
-    quota: Quota,
-    terms: Terms,
+    pub(crate) quota: Quota,
+    pub(crate) terms: Terms,
 }
 
 impl Strikes {
@@ -69,14 +69,6 @@ impl Strikes {
     pub fn forgotten_after(mut self, time: Duration) -> Self {
         self.terms.forget_after = time.into();
         self
-    }
-
-    pub(crate) const fn quota(&self) -> Quota {
-        self.quota
-    }
-
-    pub(crate) const fn terms(&self) -> Terms {
-        self.terms
     }
 }
 

@@ -157,7 +157,7 @@ impl Policy {
     /// Creates a policy that blocks a key after a number of strikes. Charge it together with the
     /// policies that deny, with the same key and in the same request.
     pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
-        Self::new(name, strikes.quota(), Kind::Penalty(strikes.terms()))
+        Self::new(name, strikes.quota, Kind::Penalty(strikes.terms))
     }
 
     /// Returns the same policy with another quota, for example of a tier or a tenant.

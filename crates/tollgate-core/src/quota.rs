@@ -21,6 +21,7 @@ use crate::{Calendar, Micros};
 /// # let _ = (api, search, odd, slow);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Quota {
     limit: u64,
     window: Duration,
@@ -69,7 +70,6 @@ impl Quota {
 
     /// Sets the burst: a bucket's capacity, which by default equals `limit`. The window algorithms
     /// have no burst and reject a quota that sets it.
-    #[must_use]
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);
         self
@@ -96,14 +96,12 @@ impl Quota {
     }
 
     /// Returns the same quota with a different limit.
-    #[must_use]
     pub const fn with_limit(mut self, limit: u64) -> Self {
         self.limit = limit;
         self
     }
 
     /// Returns the same quota without a burst.
-    #[must_use]
     pub const fn without_burst(mut self) -> Self {
         self.burst = None;
         self

@@ -105,7 +105,7 @@ impl<'a> Denial<'a> {
                 continue;
             }
             if decision.denies() {
-                denial.policies.push(fields.policy().name());
+                denial.policies.push(fields.policy.name());
             }
             if decision.outcome == Outcome::ExceedsCapacity {
                 denial = denial.because(Reason::CostExceedsQuota);
@@ -128,7 +128,7 @@ impl<'a> Denial<'a> {
         // The tightest policy has the longest wait. Omit it if waiting does not help.
         let waits = matches!(denial.reason, Reason::QuotaExceeded | Reason::Blocked);
         if let (true, Some(wait)) = (waits, fields.wait(decision)) {
-            let (jitter, window) = (options.jitter_limit(), fields.policy().window());
+            let (jitter, window) = (options.jitter_limit(), fields.policy.window());
             let seconds = headers::seconds_to_wait(wait, jitter, seed, decided_at, window);
             denial.retry_after = Some(wait);
             denial.retry_after_secs = Some(seconds);
@@ -142,7 +142,7 @@ impl<'a> Denial<'a> {
         policies: impl IntoIterator<Item = &'a PolicyFields>,
         next_probe: Micros,
     ) -> Self {
-        let policies = policies.into_iter().map(|fields| fields.policy().name()).collect();
+        let policies = policies.into_iter().map(|fields| fields.policy.name()).collect();
         Self { policies, ..Self::new(Reason::StoreUnavailable).lasting(next_probe) }
     }
 

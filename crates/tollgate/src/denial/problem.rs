@@ -103,7 +103,7 @@ pub(crate) fn standings<'a>(
     let standing = |(decided_at, shown, applies_to): (Timestamp, ShownPolicy<'a>, &[String])| {
         let ((fields, decision, _), quota) = (shown, QuotaMembers::of(decided_at, shown));
         let mut json = JsonMembers::with_capacity(160);
-        json.text("policy", fields.policy().name());
+        json.text("policy", fields.policy.name());
         if !applies_to.is_empty() {
             json.texts("applies_to", &applies_to.iter().map(String::as_str).collect::<Vec<_>>());
         }

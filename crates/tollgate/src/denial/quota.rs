@@ -25,7 +25,7 @@ impl QuotaMembers {
             limit: decision.limit,
             remaining: decision.remaining,
             window: fields.window(),
-            calendar: fields.policy().quota().calendar(),
+            calendar: fields.policy.quota().calendar(),
             reset_at: headers::reset_at(decided_at, shown),
             cost,
         }

@@ -23,7 +23,7 @@ fn fields(name: &str, quota: Quota) -> PolicyFields {
 fn denying(fields: &PolicyFields, outcome: Outcome, reset_after: u64) -> Decision {
     Decision {
         outcome,
-        limit: fields.policy().capacity(),
+        limit: fields.policy.capacity(),
         remaining: 0,
         reset_after: Micros::new(reset_after),
     }

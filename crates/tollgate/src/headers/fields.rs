@@ -16,7 +16,7 @@ pub(crate) type ShownPolicy<'a> = (&'a PolicyFields, &'a Decision, Cost);
 /// A policy's headers, rendered as far as they do not depend on a decision.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyFields {
-    policy: Policy,
+    pub(crate) policy: Policy,
     /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
     quota: Option<HeaderValue>,
     /// The start of the member of `RateLimit`: `"name";r=`.
@@ -26,7 +26,7 @@ pub(crate) struct PolicyFields {
     names: Option<Names>,
     full_after: Micros,
     terms: Terms,
-    is_soft: bool,
+    pub(super) is_soft: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,20 +103,12 @@ impl PolicyFields {
         Self { is_soft, ..self }
     }
 
-    pub(super) const fn is_soft(&self) -> bool {
-        self.is_soft
-    }
-
     pub(super) const fn is_hidden(&self) -> bool {
         self.quota.is_none()
     }
 
     pub(super) const fn names(&self) -> Option<&Names> {
         self.names.as_ref()
-    }
-
-    pub(crate) const fn policy(&self) -> &Policy {
-        &self.policy
     }
 
     /// Returns `t` for `RateLimit`, in seconds: the wait on a denial, the rest of the period for a

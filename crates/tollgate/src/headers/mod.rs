@@ -197,7 +197,7 @@ impl HeaderOptions {
         }
         // A 429 describes a policy that can deny.
         let tightest = shown
-            .filter(|(fields, ..)| !(is_denial && fields.is_soft()))
+            .filter(|(fields, ..)| !(is_denial && fields.is_soft))
             .reduce(|tightest, shown| if is_tighter(shown, tightest) { shown } else { tightest });
         if let Some(tightest) = tightest {
             write_x_ratelimit(headers, decided_at, tightest);

@@ -196,19 +196,6 @@ impl InFlight {
 #[derive(Clone, Default)]
 struct Permits(Vec<Weak<dyn Hold>>);
 
-/// Infallible.
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
-        Ok(Self::of_request(&parts.extensions))
-    }
-}
-
 impl fmt::Debug for InFlight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("InFlight").field(&self.0.is_some()).finish()

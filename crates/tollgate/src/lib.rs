@@ -58,6 +58,8 @@ pub mod body;
 mod cost;
 pub mod denial;
 pub(crate) mod drive;
+#[cfg(feature = "axum")]
+mod extractors;
 pub mod feedback;
 mod grpc;
 mod head;

@@ -72,17 +72,4 @@ impl Reservation {
     }
 }
 
-/// Infallible.
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for Reservation {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
-        Ok(parts.extensions.get().cloned().unwrap_or_default())
-    }
-}
-
 debug_fields!(Reservation);

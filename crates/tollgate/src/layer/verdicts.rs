@@ -127,16 +127,3 @@ impl LimitVerdict {
         self.source
     }
 }
-
-/// Infallible.
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for Verdicts {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
-        Ok(parts.extensions.get().cloned().unwrap_or_default())
-    }
-}

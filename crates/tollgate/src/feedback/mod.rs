@@ -94,7 +94,6 @@
 mod draft;
 mod quotas;
 mod status;
-mod text;
 mod times;
 mod x_ratelimit;
 
@@ -217,4 +216,9 @@ impl Pause {
     pub const fn header(&self) -> &HeaderName {
         &self.header
     }
+}
+
+/// Returns a header's value as text, or `None` if it is not visible ASCII.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
 }

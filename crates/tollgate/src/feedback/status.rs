@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, StatusCode};
 
-use super::text::text;
+use super::text;
 
 pub(super) fn denies(
     status: StatusCode,

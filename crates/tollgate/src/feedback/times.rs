@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::header::DATE;
 use http::{HeaderMap, HeaderName};
 
-use super::text::text;
+use super::text;
 
 /// The service's time when it sent the response.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use http::HeaderMap;
 
 use super::draft;
 use super::quotas::{DEFAULT, Quotas};
-use super::text::text;
+use super::text;
 use super::times::{self, ServerClock, Unit};
 
 struct Family {

@@ -44,10 +44,11 @@ mod api_key;
 #[cfg(feature = "jwt")]
 mod jwt;
 pub(crate) mod lookup;
-mod unlimited;
 
 use std::fmt;
 use std::sync::Arc;
+
+use tollgate_engine::TierIndex;
 
 pub use self::api_key::ApiKeyTiers;
 #[cfg(feature = "jwt")]
@@ -55,7 +56,6 @@ pub use self::jwt::JwtTier;
 pub use self::lookup::{
     Client, ClientQuota, OnLookupFailure, OnUnknownClient, QuotaLookup, QuotaLookupBuilder,
 };
-pub(crate) use self::unlimited::UnlimitedTiers;
 use crate::head::RequestHead;
 use crate::key::SubjectName;
 
@@ -193,5 +193,21 @@ impl fmt::Debug for Tier {
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// The tiers to which a limit does not apply.
+#[derive(Debug)]
+pub(crate) struct UnlimitedTiers {
+    /// Whether the limit does not apply to clients without a tier either.
+    pub(crate) without_tier: bool,
+    /// By number; empty if the limit applies to all tiers.
+    pub(crate) in_tiers: Box<[bool]>,
+}
+
+impl UnlimitedTiers {
+    #[inline]
+    pub(crate) fn contain(&self, TierIndex(tier): TierIndex) -> bool {
+        self.in_tiers.get(usize::from(tier)).copied().unwrap_or(self.without_tier)
     }
 }

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::client_quota::ClientQuota;
+use super::quotas::Terms;
 use super::source::{Client, LookUpResult, Source};
-use super::terms::Terms;
 
 /// A client in the cache, without its name. A client may have chosen a long name, and its requests
 /// contain the name whenever a look-up needs it.

@@ -13,7 +13,6 @@ use super::client_quota::{ClientQuota, QuotaOrTier};
 use super::entry::{Answer, Known, Look};
 use super::limit_quotas::LimitQuotas;
 use super::source::{OnLookupFailure, OnUnknownClient};
-use super::terms::{Refusal, Terms};
 use crate::RequestHead;
 use crate::grpc::GrpcServices;
 use crate::key::{KeyError, KeySource, Subject};
@@ -33,6 +32,23 @@ pub(crate) struct OwnQuotas {
 }
 
 type Prepare = dyn Fn(&Policy) -> Box<dyn Any + Send + Sync> + Send + Sync;
+
+/// How a limit applies to a client.
+#[derive(Clone, Debug)]
+pub(crate) enum Terms {
+    Tier(TierIndex),
+    Own(Arc<OwnPolicy>),
+    /// The limit does not apply.
+    Unlimited,
+    Refused(Refusal),
+}
+
+/// Why a limit refuses a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    Unknown,
+    LookUpFailed,
+}
 
 #[derive(Default)]
 struct Policies {

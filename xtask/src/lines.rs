@@ -133,14 +133,20 @@ fn test_modules(path: &Path, source: &str) -> Vec<PathBuf> {
 
 const TEST_MODULE: &str = "#[cfg(test)]\nmod ";
 
-/// Splits a file into its code and the test module at its end.
+/// Splits a file into its code and the test module at its end, which may need a feature too.
 pub(crate) fn split(source: &str) -> (&str, &str) {
-    let ends_here = |(at, _): &(usize, _)| {
-        source[*at..].lines().nth(1).is_some_and(|module| module.ends_with('{'))
+    let starts = source.match_indices("#[cfg(").map(|(at, _)| at);
+    let ends_here = |at: &usize| {
+        let mut lines = source[*at..].lines();
+        let needs_test = lines.next().is_some_and(|it| it.starts_with(TEST) || it.starts_with(ALL));
+        let opens_module = |it: &str| it.starts_with("mod ") && it.ends_with('{');
+        needs_test && lines.next().is_some_and(opens_module)
     };
-    let at = source.match_indices(TEST_MODULE).find(ends_here).map_or(source.len(), |(at, _)| at);
-    source.split_at(at)
+    source.split_at(starts.into_iter().find(ends_here).unwrap_or(source.len()))
 }
+
+const TEST: &str = "#[cfg(test)]";
+const ALL: &str = "#[cfg(all(test, ";
 
 fn code_lines(source: &str) -> usize {
     let is_code =
@@ -158,6 +164,8 @@ mod tests {
                       #[cfg(test)]\nmod tests {\n    fn t() {}\n}\n";
         let (code, tests) = split(source);
         assert_eq!((code_lines(code), code_lines(tests)), (4, 4));
+        let of_linux = source.replace("cfg(test)", "cfg(all(test, unix))");
+        assert_eq!(code_lines(split(&of_linux).1), 4);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(crate) fn watch(node: &Arc<Node>, check: ServerCheck) {
 async fn look(node: &Arc<Node>, check: &ServerCheck) -> RedisReport {
     // This may be a different server than before.
     node.set_cross_slot(false);
-    let answers = node.commands(questions(check)).await;
+    let answers = node.connection.send(questions(check), node.timeout).await;
     let [cluster, server, memory, rights @ ..] = &answers[..] else {
         return RedisReport::default();
     };

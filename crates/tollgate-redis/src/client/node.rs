@@ -211,16 +211,6 @@ impl Node {
         answer.unwrap_or_else(|| Err(CommandError::Lost("no answer".to_owned())))
     }
 
-    /// Sends commands other than calls in one write.
-    pub(crate) async fn commands(&self, commands: SmallVec<[Command; 1]>) -> Answers {
-        self.connection.send(commands, self.timeout).await
-    }
-
-    /// Queries which nodes have which slots.
-    pub(crate) async fn cluster_slots(&self) -> Answer {
-        self.command("CLUSTER", vec![Bytes::from_static(b"SLOTS")]).await
-    }
-
     /// Queries the epoch of the server's slot map.
     pub(crate) async fn cluster_epoch(&self) -> Option<u64> {
         let info = self.command("CLUSTER", vec![Bytes::from_static(b"INFO")]).await.ok()?;

@@ -1,11 +1,9 @@
 //! Answers requests when their deadline passes, or when their runtime shuts down.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use super::Combiner;
 use crate::calls::ticket::Ticket;
@@ -21,18 +19,12 @@ impl Combiner {
         tickets: &[Arc<Ticket>],
     ) -> C::Output {
         let mut call = pin!(call);
-        let mut timer = pin!(sleep_until(self.look(node, tickets)));
-        poll_fn(|cx| {
-            if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
-                return Poll::Ready(outcome);
+        loop {
+            let next = self.look(node, tickets);
+            if let Ok(outcome) = timeout_at(next, call.as_mut()).await {
+                return outcome;
             }
-            while timer.as_mut().poll(cx).is_ready() {
-                let next = self.look(node, tickets);
-                timer.as_mut().reset(next);
-            }
-            Poll::Pending
-        })
-        .await
+        }
     }
 
     /// Expires late requests, and returns when to check next.

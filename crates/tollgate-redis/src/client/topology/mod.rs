@@ -5,10 +5,8 @@ mod query;
 mod slots;
 
 use std::collections::{HashMap, HashSet};
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use fred::util::redis_keyslot;
 use parking_lot::RwLock;
@@ -173,7 +171,11 @@ impl Topology {
                 // The master may never return, but then another node takes over its slots.
                 Some(absent) => {
                     self.suspect();
-                    first(absent.connection.connected(), news).await;
+                    tokio::select! {
+                        biased;
+                        () = absent.connection.connected() => {}
+                        () = news => {}
+                    }
                 }
                 None if leaders.is_empty() => news.await,
                 None => return,
@@ -221,14 +223,4 @@ impl Topology {
         drop(before);
         self.news.notify_waiters();
     }
-}
-
-/// Waits until either future completes.
-async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|cx| match one.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => other.as_mut().poll(cx),
-    })
-    .await;
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -93,7 +94,7 @@ impl Discovery {
 impl Node {
     /// Returns this node's slot map and its epoch, which is zero if the user may not query it.
     async fn map(&self) -> Result<(u64, Vec<SlotRange>), String> {
-        let answer = self.cluster_slots().await;
+        let answer = self.command("CLUSTER", vec![Bytes::from_static(b"SLOTS")]).await;
         let answer = answer.map_err(|error| format!("{}: {error}", self.address))?;
         let parts = parse(answer, &self.address.host);
         let parts = parts.ok_or_else(|| format!("{} knows of no slots", self.address))?;

@@ -1,7 +1,5 @@
 //! Why a call failed, and whether it may have been executed nevertheless.
 
-use std::fmt;
-
 use tollgate_core::StoreError;
 
 use crate::client::connection::command::CommandError;
@@ -20,21 +18,30 @@ pub(crate) enum Failure {
 }
 
 /// Why a call was not executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     /// Redis does not know the script. It does after an `EVAL` with the full text.
+    #[error("the server forgot the script twice within one call")]
     NoScript,
     /// Another node has the slot.
+    #[error("slot {slot} is at {to}{NOT_FOLLOWED}")]
     Moved { slot: u16, to: String },
     /// Another node has these keys while their slot moves.
+    #[error("the keys are on their way to {to}{NOT_FOLLOWED}")]
     Ask { to: String },
     /// Some of the call's keys are on this node and some have already moved.
+    #[error("the keys of the call are on their way to another node")]
     TryAgain,
     /// This server is a replica, so the caller's view of the topology is out of date.
+    #[error("the server is a replica and accepts no writes")]
     ReadOnly,
     /// Any other reason.
+    #[error("{0}")]
     Other(String),
 }
+
+const NOT_FOLLOWED: &str =
+    ": its nodes disagree, or the URL of this Cluster should start with redis-cluster://";
 
 impl From<CommandError> for Failure {
     fn from(error: CommandError) -> Self {
@@ -138,22 +145,6 @@ impl Failure {
         match self {
             Self::Refused(refusal) => StoreError::not_charged(STORE, refusal),
             Self::Lost(reason) => StoreError::maybe_charged(STORE, reason),
-        }
-    }
-}
-
-const NOT_FOLLOWED: &str =
-    ": its nodes disagree, or the URL of this Cluster should start with redis-cluster://";
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoScript => f.write_str("the server forgot the script twice within one call"),
-            Self::Moved { slot, to } => write!(f, "slot {slot} is at {to}{NOT_FOLLOWED}"),
-            Self::Ask { to } => write!(f, "the keys are on their way to {to}{NOT_FOLLOWED}"),
-            Self::TryAgain => f.write_str("the keys of the call are on their way to another node"),
-            Self::ReadOnly => f.write_str("the server is a replica and accepts no writes"),
-            Self::Other(text) => f.write_str(text),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The results of a server check.
 
-use std::fmt;
-
 /// A Redis server's properties as of the last connection, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,70 +22,45 @@ pub struct RedisReport {
 }
 
 /// A server property that will cause errors.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisWarning {
     /// The server is too old for the script.
     #[doc(alias = "TG0313")]
+    #[error("Redis {0} cannot run the script; use Redis 6 or later [TG0313]")]
     Version(String),
     /// When its memory is full, the server evicts keys, and their limits with them. A client that
     /// can create many keys can then remove any limit.
     #[doc(alias = "TG0312")]
+    #[error(
+        "maxmemory-policy is {0}, so Redis evicts limits when its memory is full; use a Redis with \
+         noeviction [TG0312]"
+    )]
     Eviction(String),
     /// The server does not report its eviction policy.
     #[doc(alias = "TG0312")]
+    #[error(
+        "cannot read maxmemory-policy ({0}); check that it is noeviction, or grant the user \
+         +config|get [TG0312]"
+    )]
     EvictionUnknown(String),
     /// The user lacks permissions that the script needs.
     #[doc(alias = "TG0311")]
+    #[error(
+        "the user lacks rights that the script needs ({0}); grant +evalsha +eval +time +get +mget \
+         +getrange +strlen +exists +set +setrange +del +pexpireat on the keys of the namespace \
+         [TG0311]"
+    )]
     Rights(String),
     /// The server is a Cluster node, but the URL names a single server.
     #[doc(alias = "TG0314")]
+    #[error(
+        "the server is a Cluster node, which has only some of the keys; start the URL with \
+         redis-cluster:// [TG0314]"
+    )]
     Cluster,
     /// The script does not run, for another reason.
     #[doc(alias = "TG0315")]
+    #[error("the script does not run: {0} [TG0315]")]
     Script(String),
-}
-
-impl fmt::Display for RedisWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Version(version) => {
-                write!(f, "Redis {version} cannot run the script; use Redis 6 or later")
-            }
-            Self::Eviction(policy) => write!(
-                f,
-                "maxmemory-policy is {policy}, so Redis evicts limits when its memory is full; use \
-                 a Redis with noeviction"
-            ),
-            Self::EvictionUnknown(reason) => write!(
-                f,
-                "cannot read maxmemory-policy ({reason}); check that it is noeviction, or grant \
-                 the user +config|get"
-            ),
-            Self::Rights(reason) => write!(
-                f,
-                "the user lacks rights that the script needs ({reason}); grant +evalsha +eval \
-                 +time +get +mget +getrange +strlen +exists +set +setrange +del +pexpireat on the keys \
-                 of the namespace"
-            ),
-            Self::Cluster => f.write_str(
-                "the server is a Cluster node, which has only some of the keys; start the URL \
-                 with redis-cluster://",
-            ),
-            Self::Script(reason) => write!(f, "the script does not run: {reason}"),
-        }?;
-        write!(f, " [{}]", self.code())
-    }
-}
-
-impl RedisWarning {
-    const fn code(&self) -> &'static str {
-        match self {
-            Self::Rights(_) => "TG0311",
-            Self::Eviction(_) | Self::EvictionUnknown(_) => "TG0312",
-            Self::Version(_) => "TG0313",
-            Self::Cluster => "TG0314",
-            Self::Script(_) => "TG0315",
-        }
-    }
 }

@@ -96,34 +96,25 @@ enum Called {
     Written(Version),
 }
 
-/// How often reading has failed since it last succeeded.
-#[derive(Default)]
-struct Failing(u32);
-
-impl Failing {
-    /// Warns after ten failures, and then about once a minute.
-    fn report(&mut self, error: &StoreError) {
-        self.0 = self.0.saturating_add(1);
-        if self.0 % 60 == 10 {
-            tracing::warn!(
-                target: "tollgate",
-                %error,
-                "cannot read the operators' overrides; the known ones stay in effect until their end"
-            );
-        }
-    }
-}
-
 impl Shared {
     async fn keep_reading(self: Arc<Self>, overrides: Overrides) {
-        let mut failing: Option<Failing> = None;
+        let mut failures = 0_u32;
         loop {
-            match self.refresh(&overrides).await {
-                Ok(()) => failing = None,
-                // The next call may succeed. An outage is reported by the breaker, so only a failure
-                // that lasts is news.
-                Err(error) => failing.get_or_insert_default().report(&error),
-            }
+            failures = match self.refresh(&overrides).await {
+                Ok(()) => 0,
+                Err(error) => {
+                    // The next call may succeed. An outage is reported by the breaker, so only a
+                    // failure that lasts is news: after ten calls, and then about once a minute.
+                    if failures % 60 == 9 {
+                        tracing::warn!(
+                            target: "tollgate",
+                            %error,
+                            "cannot read the operators' overrides; the known ones stay in effect until their end"
+                        );
+                    }
+                    failures.saturating_add(1)
+                }
+            };
             // Processes that started together must not call together.
             sleep(PERIOD * 9 / 10 + self.random.up_to(PERIOD / 5)).await;
         }

@@ -48,11 +48,11 @@ use crate::store::{Inner, RedisStore};
 #[derive(Clone)]
 #[must_use]
 pub struct RedisStoreBuilder {
-    address: Address,
+    pub(crate) address: Address,
     namespace: String,
     secret: Vec<u8>,
     authorities: Option<Vec<u8>>,
-    bounds: Bounds,
+    pub(crate) bounds: Bounds,
     deny_cache: Duration,
     has_breaker: bool,
     time: Option<Arc<AtomicU64>>,
@@ -312,7 +312,7 @@ impl RedisStoreBuilder {
 }
 
 impl RedisStoreBuilder {
-    fn network(&self) -> Result<Network, ConnectError> {
+    pub(crate) fn network(&self) -> Result<Network, ConnectError> {
         if let Some(network) = &self.network {
             return Ok(network.clone());
         }
@@ -320,18 +320,11 @@ impl RedisStoreBuilder {
         let tls = address.uses_tls.then(|| tls::config(self.authorities.as_deref()));
         Ok(Network::Fred { address, tls: tls.transpose()? })
     }
-
-    /// Returns what a reader of values needs.
-    pub(crate) fn reader(self) -> Result<(Network, Duration, Servers), ConnectError> {
-        runtime()?;
-        let network = self.network()?;
-        Ok((network, self.bounds.timeout, self.address.servers))
-    }
 }
 
 /// Returns the current runtime. Tokio reports a missing timer only by a panic, which would
 /// otherwise occur in background tasks. See [`ConnectError::NoTimer`].
-fn runtime() -> Result<Handle, ConnectError> {
+pub(crate) fn runtime() -> Result<Handle, ConnectError> {
     let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
     let timer = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO)));
     timer.map(|()| runtime).map_err(|_| ConnectError::NoTimer)

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::RedisStoreBuilder;
-use crate::builder::ConnectError;
+use crate::builder::{self, ConnectError};
 use crate::calls::failure::Failure;
 use crate::client::address::Servers;
 use crate::client::connection::command::{Command, Value};
@@ -47,8 +47,9 @@ impl RedisStoreBuilder {
     /// # Errors
     /// The certificates are not valid, or there is no tokio runtime.
     pub fn values(self) -> Result<RedisValues, ConnectError> {
-        let (network, timeout, servers) = self.reader()?;
-        let named = match servers {
+        builder::runtime()?;
+        let (network, timeout) = (self.network()?, self.bounds.timeout);
+        let named = match self.address.servers {
             Servers::Cluster(nodes) => nodes,
             _ => Vec::new(),
         };

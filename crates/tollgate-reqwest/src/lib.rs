@@ -71,6 +71,7 @@ use tollgate::{Limiter, Store};
 ///
 /// If no connection can be made, the charge is refunded. Otherwise a request costs its units even if
 /// it fails, because the service may have counted it.
+#[derive(Clone)]
 #[must_use]
 pub struct PoliteMiddleware<St: Store> {
     limiter: Limiter<St>,
@@ -171,14 +172,6 @@ impl<St: Store> Middleware for PoliteMiddleware<St> {
             };
             (request, retries) = (copy, retries - 1);
         }
-    }
-}
-
-/// Written by hand, because a derived `Clone` would require `St: Clone`.
-impl<St: Store> Clone for PoliteMiddleware<St> {
-    fn clone(&self) -> Self {
-        let (limiter, key, cost) = (self.limiter.clone(), self.key.clone(), self.cost.clone());
-        Self { limiter, key, cost, ..*self }
     }
 }
 

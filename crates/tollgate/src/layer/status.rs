@@ -77,10 +77,12 @@ use crate::{Limit, RequestHead};
 /// # let _ = status;
 /// # Ok::<(), tollgate::layer::LayerError>(())
 /// ```
+#[derive(Clone)]
 #[must_use]
 pub struct Status<St>(Arc<[Part<St>]>);
 
 /// A layer in the status.
+#[derive(Clone)]
 struct Part<St> {
     layer: Arc<LayerState<St>>,
     /// For each of the layer's limits, the requests to which it applies. `None` hides the limit.
@@ -275,18 +277,6 @@ fn wrong_method() -> Response<Bytes> {
 impl<St> Default for Status<St> {
     fn default() -> Self {
         Self(Arc::new([]))
-    }
-}
-
-impl<St> Clone for Status<St> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<St> Clone for Part<St> {
-    fn clone(&self) -> Self {
-        Self { layer: Arc::clone(&self.layer), shown: Arc::clone(&self.shown) }
     }
 }
 

@@ -67,6 +67,7 @@ use crate::feedback::Feedback;
 /// |---|---|---|
 /// | [`new`](Self::new) | is always ready, because the key depends on the request | are futures, bounded by the limiter |
 /// | [`ready_with`](Self::ready_with) | waits for a permit, and then for the client | none: `load_shed` rejects them, and `balance` chooses another client |
+#[derive(Clone)]
 pub struct PoliteLayer<St: Store> {
     limiter: Limiter<St>,
     key: CallKey,
@@ -215,12 +216,6 @@ async fn until_acquired<St: Store>(limiter: &Limiter<St>, key: &Key) -> Acquired
             },
             permit => return permit,
         }
-    }
-}
-
-impl<St: Store> Clone for PoliteLayer<St> {
-    fn clone(&self) -> Self {
-        Self { limiter: self.limiter.clone(), key: self.key.clone() }
     }
 }
 

@@ -30,6 +30,7 @@ use crate::tier::lookup::Terms;
 /// # Cancellation
 ///
 /// If the future of a call is dropped, the call leaves the queue. If it was charged, it is refunded.
+#[derive(Clone)]
 pub struct Limiter<St: Store> {
     state: Arc<State<St>>,
 }
@@ -168,12 +169,6 @@ impl<St: Store> Limiter<St> {
     /// Returns the policies, in the order in which they were added.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         self.state.face.limits.iter().map(Limit::policy)
-    }
-}
-
-impl<St: Store> Clone for Limiter<St> {
-    fn clone(&self) -> Self {
-        Self { state: Arc::clone(&self.state) }
     }
 }
 

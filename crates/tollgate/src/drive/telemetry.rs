@@ -184,17 +184,12 @@ impl Telemetry {
         source: PauseSource<'_>,
     ) {
         let policy = limits.policy(applied).name();
-        match source {
-            PauseSource::Header(header) => {
-                tracing::info!(target: "tollgate", policy, ?length, header, "paused by the service");
-            }
-            PauseSource::Unnamed => {
-                tracing::info!(target: "tollgate", policy, ?length, "paused by the service");
-            }
-            PauseSource::Program => {
-                tracing::info!(target: "tollgate", policy, ?length, "paused by the program");
-            }
-        }
+        let (by, header) = match source {
+            PauseSource::Header(header) => ("service", Some(header)),
+            PauseSource::Unnamed => ("service", None),
+            PauseSource::Program => ("program", None),
+        };
+        tracing::info!(target: "tollgate", policy, ?length, header, "paused by the {by}");
         #[cfg(feature = "metrics")]
         self.policies[usize::from(applied.limit)].paused(length, source);
     }

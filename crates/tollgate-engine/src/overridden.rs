@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -57,8 +56,4 @@ impl Overridden {
     }
 }
 
-impl fmt::Debug for Overridden {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.overrides.fmt(f)
-    }
-}
+tollgate_core::debug_fields!(Overridden, overrides);

@@ -1,5 +1,3 @@
-use std::fmt;
-
 use super::{Tier, TierSource};
 use crate::head::RequestHead;
 use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
@@ -55,11 +53,7 @@ impl TierSource for ApiKeyTiers {
     }
 }
 
-impl fmt::Debug for ApiKeyTiers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.tiers.iter().map(|(tier, keys)| (tier, keys))).finish()
-    }
-}
+debug_fields!(ApiKeyTiers, tiers);
 
 #[cfg(test)]
 mod tests {

@@ -12,12 +12,6 @@
 use sha2::{Digest, Sha256};
 use tollgate_core::Key;
 
-/// Returns the key that requests without a key share.
-pub(crate) fn shared_without_key() -> Key {
-    // A source's keys start with a tag, which is not 0, so they never equal this key.
-    Key::new([0, b'-'])
-}
-
 /// Which source made a key. Shared stores retain these numbers, so they must never change.
 #[derive(Clone, Copy)]
 #[repr(u8)]

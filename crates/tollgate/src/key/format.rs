@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use tollgate_core::Key;
 
 use super::SubjectKind;
-use super::encode::{Decoded, decode, shared_without_key};
+use super::encode::{Decoded, decode};
+use super::missing::OnMissingKey;
 
 /// How much of a subject operators see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl SubjectFormatter {
 
     /// Returns the text for the subject with this key.
     pub fn format(&self, key: &Key, kind: SubjectKind) -> String {
-        if *key == shared_without_key() {
+        if *key == OnMissingKey::shared_key() {
             return "missing".to_owned();
         }
         match self.format {

@@ -44,6 +44,7 @@ mod header;
 mod ip;
 #[cfg(feature = "jwt")]
 mod jwt;
+pub(crate) mod missing;
 mod name;
 mod path_param;
 pub(crate) mod route;
@@ -57,7 +58,6 @@ pub use crate::head::RequestHead;
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use api_key_groups::ApiKeyGroups;
 pub use chain::{Chain, chain};
-pub(crate) use encode::shared_without_key;
 pub use extension::FromExtension;
 pub use format::{SubjectFormat, SubjectFormatter};
 pub use from_fn::{KeyFromFn, from_fn, from_ref, try_from_fn};

@@ -213,19 +213,23 @@ pub fn refund_keeps_the_interval<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(scene.remaining(&bucket), 10);
 }
 
-/// Two versions start in the same microsecond, and the first version's charge is refunded. The
-/// second started from an interval bucket that already counted this charge, and its own charge
-/// remains.
+/// Two versions are charged, and the first version's charge is refunded. The second version started
+/// from an interval bucket that already counted this charge, and its own charge remains.
 pub fn refund_keeps_the_next_version<S: Subject>(make: impl Fn() -> S) {
-    let mut scene = Scene::start(make);
+    let interval = policy(5, 200, INTERVAL);
     let first = of(Quota::new(20, Duration::from_secs(100)).burst(10), BUCKET);
     let second = of(Quota::new(3, Duration::from_secs(6)).burst(2), BUCKET);
-    scene.charge(&policy(5, 200, INTERVAL), 1);
-    scene.at(4.0);
-    let receipt = scene.charge(&first, 1);
-    scene.charge(&second, 1);
-    scene.settle(&receipt, 0);
-    assert_eq!(scene.remaining(&second), 1);
+    // Both are charged in the same microsecond, or the clock steps back in between.
+    for (charged, at) in [(&first, 4.0), (&interval, 4.0), (&first, 6.0)] {
+        let mut scene = Scene::start(&make);
+        scene.charge(&interval, 1);
+        scene.at(at);
+        let receipt = scene.charge(charged, 1);
+        scene.at(4.0);
+        scene.charge(&second, 1);
+        scene.settle(&receipt, 0);
+        assert_eq!(scene.remaining(&second), 1, "refunded at {at}: {charged:?}");
+    }
 }
 
 /// A client exceeds a shadow policy while its team exceeds an enforced policy, so its request is

@@ -47,7 +47,8 @@ impl RedisStore {
     /// expire. Call it before the process exits. The store leases again after later requests.
     ///
     /// If Redis does not confirm that it has the units, or the caller stops waiting, the store
-    /// returns them again in the background until their lease expires.
+    /// returns them again in the background until their lease expires. It also returns units in the
+    /// background that Redis leases in a call that was already on its way.
     pub async fn return_leases(&self) {
         let leases = &self.0.leases;
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();

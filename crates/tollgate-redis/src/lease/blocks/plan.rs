@@ -6,7 +6,7 @@ use super::Blocks;
 use super::block::{Block, Closed, Returned};
 use crate::calls::ticket::Leased;
 use crate::clock::{Clock, Moment};
-use crate::script::encode::Ask;
+use crate::script::encode::{Ask, Spent};
 
 /// The next action for a key.
 #[derive(Debug)]
@@ -66,9 +66,15 @@ impl Blocks {
         match answer {
             Ok(leased) if leased.granted.units > 0 => {
                 let span = clock.span(leased.sent, leased.granted.lasts.get());
-                let granted = leased.granted;
+                let (granted, id) = (leased.granted, ask.id(leased.decided_at));
+                if !self.demand.is_hot() {
+                    // The replica has returned its units, or the key has few requests by now.
+                    let spent = Spent { id, units: 0 };
+                    self.spent.push(Closed { spent, units: granted.units, span });
+                    return;
+                }
                 self.open.push_back(Block {
-                    id: ask.id(leased.decided_at),
+                    id,
                     units: granted.units,
                     left: granted.units,
                     span,

@@ -76,6 +76,21 @@ fn idle_key_returns_units_and_stops() {
     assert!(!blocks.has_refill);
 }
 
+/// The replica returns its units while another block is on its way.
+#[test]
+fn late_block_is_returned() {
+    let (mut blocks, clock, _) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    assert!(blocks.close(0).is_empty());
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    assert!(blocks.take(1, &clock).is_none());
+    let (spent, ask) = called(&mut blocks, 0);
+    assert_eq!(spent.spent()[..], [Spent { id: 7, units: 0 }]);
+    assert_eq!(ask.units, 0);
+    blocks.learn(spent, ask, granted(0, 0), &clock);
+    assert!(matches!(blocks.plan(0, || 9), Plan::Leave));
+}
+
 /// The machine was suspended while the answer was on its way.
 #[test]
 fn late_block_is_not_spent() {

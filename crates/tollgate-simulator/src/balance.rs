@@ -122,7 +122,7 @@ impl History {
         for (policy_key, block) in self.whole_blocks() {
             let is_reported = block.returned == Some(block.spent);
             let is_unknown = block.returned.is_none() && block.spent == 0 && !is_calm;
-            let lives = block.until > quiet[block.server];
+            let lives = self.lives(block, quiet);
             let is_long = block.until.since(block.granted_at) > LEAST_TTL.into();
             let must_report = block.returned.is_some() || lives || is_calm && is_long;
             let is_before = block.granted_at < quiet[block.server];

@@ -203,7 +203,7 @@ fn policies(rng: &mut Rng, name: &str, group: Group, is_long: bool) -> Vec<Polic
     let short = MILLISECOND * rng.u32(300..if is_short { 600 } else { 4_000 });
     let window = if is_long { DAY } else { short };
     let units = match group {
-        Group::Leased => rng.u64(50..400),
+        Group::Leased => any(rng, &[1, 10]) * rng.u64(50..400),
         // Denials are only remembered of keys without units.
         _ if rng.bool() => rng.u64(1..4),
         _ => rng.u64(2..30),

@@ -57,6 +57,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
             "spends",
             "spends under several policies",
             "spends in shadow mode",
+            "spends in a block's last fifth",
             "returns units on request",
             "settles a leased charge",
         ],

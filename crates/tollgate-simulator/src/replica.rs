@@ -129,7 +129,7 @@ impl Replica {
             if once_in(&mut rng, 100) {
                 self.change_version();
             }
-            if once_in(&mut rng, 40) {
+            if once_in(&mut rng, self.0.config.traffic.returned) {
                 self.return_leases().await;
             }
             let requests: JoinSet<()> = starts

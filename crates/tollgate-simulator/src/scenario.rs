@@ -57,7 +57,8 @@ impl Scenario {
         let faults = Fault::several(&mut rng, (replicas, shards), is_leased, lasts);
         let mut limits = Vec::new();
         for index in 0..rng.usize(2..=4) {
-            let is_penalty = index > 0 && once_in(&mut rng, 4);
+            // A request beside a penalty is not leased.
+            let is_penalty = index > 0 && once_in(&mut rng, if is_leased { 12 } else { 4 });
             let group = if is_penalty { Group::Penalty } else { any(&mut rng, &groups) };
             limits.push(Limit::random(&mut rng, index, group));
         }
@@ -111,7 +112,7 @@ impl Scenario {
         let start = Instant::now();
         let mut tasks = JoinSet::new();
         for replica in &replicas {
-            for _ in 0..self.rng.usize(1..=2) {
+            for _ in 0..self.rng.usize(1..=self.config.traffic.clients) {
                 tasks.spawn(replica.clone().requests(self.rng.fork(), start + self.lasts));
             }
         }

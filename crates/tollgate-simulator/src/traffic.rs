@@ -12,6 +12,10 @@ use tokio::time::sleep;
 /// requests of the same kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {
+    /// The maximum number of clients per replica. Each sends bursts.
+    pub(crate) clients: usize,
+    /// Each client returns its replica's leases after every n-th burst on average.
+    pub(crate) returned: u32,
     /// The longest pause between bursts in milliseconds.
     pause: u64,
     /// The largest number of requests in a burst.
@@ -50,9 +54,13 @@ impl Traffic {
     /// If `is_hot`, most keys are busy enough for leases.
     pub(crate) fn random(rng: &mut Rng, replicas: usize, is_hot: bool) -> Self {
         let is_hot = is_hot && rng.u8(..4) > 0;
+        // With less traffic, hardly any key would be leased.
+        let (clients, returned) = if is_hot { (4, 400) } else { (2, 40) };
         // An overloaded server sheds requests.
         let calm = if replicas > 4 { 4 } else { 1 };
         Self {
+            clients,
+            returned,
             pause: if is_hot { 2 } else { [3, 8, 30, 100][rng.usize(..4)] * calm },
             burst: [1, 1, 4, 16][rng.usize(..4)],
             spread: [1, 1, 10, 60][rng.usize(..4)],

@@ -39,12 +39,14 @@ impl Fault {
                 if is_machine {
                     let mut state = world.lock();
                     state.history.slew(true);
+                    state.history.lag();
                     state.servers[master].clock.freeze(true);
                 }
                 pause(world, master, lasts).await;
                 if is_machine {
                     let mut state = world.lock();
                     state.history.slew(false);
+                    state.history.lag();
                     state.servers[master].clock.freeze(false);
                 }
             }
@@ -123,11 +125,17 @@ impl Fault {
                         return;
                     }
                     state.history.slew(true);
+                    if servers < replicas {
+                        state.history.lag();
+                    }
                     state.servers.iter_mut().for_each(|server| server.clock.slew(servers));
                 }
                 slew_replicas(asleep, replicas, lasts).await;
                 let mut state = world.lock();
                 state.history.slew(false);
+                if servers < replicas {
+                    state.history.lag();
+                }
                 state.servers.iter_mut().for_each(|server| server.clock.slew(0));
             }
             Self::Suspend { micros } => {

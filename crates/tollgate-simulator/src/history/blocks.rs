@@ -3,6 +3,7 @@
 use tollgate_core::Timestamp;
 
 use super::{History, PolicyKey};
+use crate::reached::LEASES;
 
 /// A leased block.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct Block {
     /// The spent units that were reported to the server.
     pub(crate) returned: Option<u64>,
     pub(super) breaks: usize,
+    pub(super) lags: usize,
 }
 
 impl History {
@@ -32,6 +34,12 @@ impl History {
             |policy_key: &PolicyKey, block: &Block| block.breaks == self.breaks(policy_key).count();
         let blocks = self.blocks.iter().map(|((policy_key, _), block)| (policy_key, block));
         blocks.filter(move |(policy_key, block)| is_whole(policy_key, block))
+    }
+
+    /// Whether the replica must have reported the block, because it has not expired for the replica
+    /// or the server. On a server with a slower clock, it expires later.
+    pub(crate) fn lives(&self, block: &Block, quiet: &[Timestamp]) -> bool {
+        block.until > quiet[block.server] && block.lags == self.lags
     }
 
     /// Returns the server that granted a block at this time.
@@ -58,6 +66,10 @@ impl History {
         block.spent += units;
         let (is_over, until) = (server >= block.until && block.breaks == breaks, block.until);
         let (spent, all) = (block.spent, block.units);
+        let (lasts, age) = (until.since(block.granted_at), server.since(block.granted_at));
+        if age.get() > lasts.get() / 5 * 4 {
+            self.reached.enter(LEASES, "spends in a block's last fifth");
+        }
         self.account_mut(None, &policy_key).known += units;
         if is_over {
             let violation =

@@ -76,6 +76,11 @@ impl History {
         self.slews = if starts { self.slews + 1 } else { self.slews - 1 };
     }
 
+    /// A server's clock starts or stops to run slower than the replicas' clocks.
+    pub(crate) const fn lag(&mut self) {
+        self.lags += 1;
+    }
+
     pub(crate) const fn is_slewed(&self) -> bool {
         self.slews > 0
     }

@@ -68,6 +68,8 @@ pub(crate) struct History {
     /// whether there ever was such a fault.
     slews: u64,
     is_uneven: bool,
+    /// How often a server's clock started or stopped to run slower than the replicas' clocks.
+    lags: usize,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
     pub(crate) reached: Reached,
@@ -265,9 +267,12 @@ impl History {
             }
             Change::Granted { id, units, until, .. } => {
                 let _ = write!(line, " leased {units}");
-                let breaks = self.breaks(&policy_key).count();
-                let (granted_at, spent, returned) = (at, 0, None);
-                let block = Block { server, id, units, granted_at, until, spent, returned, breaks };
+                // An old master's blocks are lost when it is demoted.
+                let now = self.now();
+                let breaks = self.breaks(&policy_key).filter(|it| it.until <= now).count();
+                let (granted_at, spent, returned, lags) = (at, 0, None, self.lags);
+                let block =
+                    Block { server, id, units, granted_at, until, spent, returned, breaks, lags };
                 self.blocks.insert((policy_key, at.as_micros()), block);
             }
             Change::Returned { id, used, .. } => {

@@ -16,6 +16,7 @@
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
 mod law;
+mod overridden;
 mod permits;
 mod primary;
 mod script;

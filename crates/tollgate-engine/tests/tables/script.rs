@@ -5,13 +5,15 @@
 //! clients. A limit with `when r` applies to requests with the tag `r`; `flat` costs 1.
 //!
 //! An event that ends with a colon moves the clock to this second. `-1` is the departure of the first
-//! request's caller. `p*3` and `?p` take units of a limit and read what remains. All other events are
+//! request's caller. `p*3` and `?p` take units of a limit and read what remains. For 60 seconds, `p^3/60`
+//! gives client `a` a quota of 3 under a limit, and `p^block/60` blocks it. All other events are
 //! [`Event::Send`] or words of [`event`].
 
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, LeakyMode, Micros, OnStoreError, Policy, Quota, Refill, Resolution, Strikes,
+    Algorithm, LeakyMode, Micros, OnStoreError, OverrideChange, Policy, Quota, Refill, Resolution,
+    Strikes,
 };
 use tollgate_engine::{Limit, Mode};
 
@@ -47,6 +49,8 @@ pub(crate) enum Event {
     Peek(String),
     /// Another process takes units of a limit.
     Take(String, u64),
+    /// An operator changes client `a`'s quota under a limit, or blocks it, for this time.
+    Override(String, OverrideChange, Micros),
     /// Bounds of the queue.
     MaxRequests(usize),
     MaxBytes(usize),
@@ -132,6 +136,15 @@ pub(crate) fn event(text: &str, rules: &[Rule]) -> Event {
         return Event::Leave(request.parse::<usize>().unwrap() - 1);
     } else if let Some(name) = after('?') {
         return Event::Peek(name.to_owned());
+    }
+    if let Some((name, change)) = text.split_once('^') {
+        let (change, lasts) = change.split_once('/').unwrap();
+        let units = |limit| OverrideChange::Quota { limit, window: None, burst: None };
+        let change = match change {
+            "block" => OverrideChange::Block,
+            limit => units(limit.parse().unwrap()),
+        };
+        return Event::Override(name.to_owned(), change, seconds(lasts));
     }
     match text.split_once(['*', '=']) {
         Some((name, units)) if is_limit(name) => {

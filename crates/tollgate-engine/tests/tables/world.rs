@@ -2,11 +2,11 @@
 
 mod ending;
 
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use tollgate_core::{
-    Cost, Fallback, Key, Micros, Outcome, Receipt, ReceiptId, Store, StoreError, StoreExt,
-    Timestamp, Verdict,
+    Cost, Fallback, Key, Micros, Outcome, Override, OverrideChange, Overrides, Receipt, ReceiptId,
+    Store, StoreError, StoreExt, Timestamp, Verdict,
 };
 use tollgate_engine::{
     AppliedLimit, Asking, Charges, Conclusion, Correction, Ending, Limits, OpenCharge, OpenCharges,
@@ -76,6 +76,7 @@ pub(crate) struct World {
     /// The script's own limits, without those of the variant.
     own: std::ops::Range<usize>,
     limits: Limits,
+    overrides: Overrides,
     queue: Queue,
     start: Timestamp,
     clock: ManualClock,
@@ -100,9 +101,13 @@ impl World {
         let clock = ManualClock::at(start);
         let memory = || MemoryStore::builder().clock(clock.clone()).shards(1).max_keys(64).build();
         let primary = Primary::new(memory());
+        let now = clock.clone();
+        let overrides = Overrides::in_process(move || now.now());
+        let limits = Limits::new(rules.iter().map(|rule| rule.limit.clone()));
         Self {
             own: own_range,
-            limits: Limits::new(rules.iter().map(|rule| rule.limit.clone())),
+            limits: limits.overridden_by(Some(overrides.clone()), |_, _, _| Box::new(())),
+            overrides,
             rules,
             queue: Queue::new(),
             start,
@@ -145,15 +150,13 @@ impl World {
             Event::Leave(number) => self.leave(number),
             Event::Peek(name) => self.peek(&name),
             Event::Take(name, units) => {
-                for (number, rule) in self.rules.iter().enumerate() {
-                    let policy = &rule.limit.policy;
-                    if policy.name().trim_end_matches("-twin") == name {
-                        let key = self.key(number, "a");
-                        let taken = self.primary.charge(policy, &key, Cost::new(units));
-                        assert!(taken.into_inner().unwrap().is_admitted());
-                    }
+                for number in self.twins(&name) {
+                    let (policy, key) = (&self.rules[number].limit.policy, self.key(number, "a"));
+                    let taken = self.primary.charge(policy, &key, Cost::new(units));
+                    assert!(taken.into_inner().unwrap().is_admitted());
                 }
             }
+            Event::Override(name, change, lasts) => self.change(&name, change, lasts),
             Event::MaxRequests(most) => self.queue.set_max_requests(most),
             Event::MaxBytes(most) => self.queue.set_max_bytes(most),
             Event::Fail(fails) => self.primary.fail(fails),
@@ -161,6 +164,24 @@ impl World {
             Event::Freeze(is_frozen) => self.is_frozen = is_frozen,
         }
         self.proceed();
+    }
+
+    /// The numbers of the limits with this name in the script.
+    fn twins(&self, name: &str) -> Vec<usize> {
+        let policies = self.rules.iter().map(|rule| &rule.limit.policy).enumerate();
+        let twins = policies.filter(|(_, it)| it.name().trim_end_matches("-twin") == name);
+        twins.map(|(number, _)| number).collect()
+    }
+
+    fn change(&self, name: &str, change: OverrideChange, lasts: Micros) {
+        for number in self.twins(name) {
+            let policy = self.rules[number].limit.policy.name().to_owned();
+            let (subject, until) = ("a".to_owned(), self.clock.now() + lasts);
+            let it = Override { policy, subject, change, until };
+            let mut set = self.overrides.set(&self.key(number, "a"), it);
+            let set = set.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(set, Poll::Ready(Ok(_))));
+        }
     }
 
     fn key(&self, number: usize, client: &str) -> Key {
@@ -187,6 +208,9 @@ impl World {
                 let number = u8::try_from(number).unwrap();
                 charges.push(AppliedLimit::new(number, kind, key, cost), &self.limits);
             }
+        }
+        if self.limits.has_overrides() {
+            self.limits.apply_overrides(charges.iter_mut());
         }
         // A request without a body counts as this many bytes.
         let arrival = self.limits.may_wait().then(|| self.queue.arrive(1_000));

@@ -1,7 +1,8 @@
 //! `cargo xtask lines`: the lines of code by crate, with tests apart.
 //!
 //! Comments, documentation and blank lines do not count. The tests of a crate are in its `tests`
-//! folder, in modules for `cfg(test)`, and at the end of files.
+//! folder, in modules for `cfg(test)`, and at the end of files. Tables in folders named `cases` count,
+//! too.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -113,12 +114,18 @@ fn read(folder: &Path, files: &mut Vec<(PathBuf, String)>) -> io::Result<()> {
         }
         if path.is_dir() {
             read(&path, files)?;
-        } else if path.extension().is_some_and(|it| it == "rs" || it == "lua") {
+        } else if is_counted(&path) {
             let source = fs::read_to_string(&path)?;
             files.push((path, source));
         }
     }
     Ok(())
+}
+
+fn is_counted(path: &Path) -> bool {
+    let is_table = path.extension().is_some_and(|it| it == "txt")
+        && path.parent().is_some_and(|folder| folder.ends_with("cases"));
+    is_table || path.extension().is_some_and(|it| it == "rs" || it == "lua")
 }
 
 /// Returns the paths, without extension, of the test modules that a file declares as other files.

@@ -94,12 +94,13 @@ where
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         let version = request.version();
         let upload = Upload::of(&mut request);
-        let answer = answer(request, upload.as_ref().map(|upload| upload.received.clone()));
+        let received = upload.as_ref().map(|upload| upload.received.clone());
         // Boxed, so the future's memory is freed at the response head, and not with the connection.
-        Box::pin(async move {
+        let answer = Box::pin(answer(request, received));
+        async move {
             let (response, guard) = answer.await;
             Ok::<_, Infallible>(finished(response, version, upload, Answer { working, guard }))
-        })
+        }
     });
     if is_http1 {
         let mut builder = http1::Builder::new();
@@ -201,14 +202,15 @@ fn closes<B: Body>(response: &Response<B>) -> bool {
 
 /// Whether `Content-Length` describes the body of another response.
 fn has_length_of_another<B>(response: &Response<B>) -> bool {
+    if response.status() != StatusCode::NOT_MODIFIED {
+        return false;
+    }
     let mut lengths = response.headers().get_all(CONTENT_LENGTH).iter();
     let is_number = |length: &HeaderValue| {
         let is_digits = length.as_bytes().iter().all(u8::is_ascii_digit);
         is_digits && length.to_str().is_ok_and(|it| it.parse::<u64>().is_ok())
     };
-    response.status() == StatusCode::NOT_MODIFIED
-        && lengths.next().is_some_and(is_number)
-        && lengths.next().is_none()
+    lengths.next().is_some_and(is_number) && lengths.next().is_none()
 }
 
 /// Shuts down a connection that hyper hands over after its last response. hyper does so if the

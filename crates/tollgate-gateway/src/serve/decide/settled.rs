@@ -68,9 +68,12 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
         let admitted = request.body_mut();
         admitted.client = client;
         admitted.own_header = exceeded.map(|exceeded| (headers::X_RATELIMIT_EXCEEDED, exceeded));
-        let sent = self.forward.send(request);
+        let forward = self.forward;
+        // Sent in here, because a future that is moved into the box would be copied with all its
+        // unused space.
         Box::pin(async move {
-            let mut response = sent.await.map_or_else(answer_to, |it| it.map(Body::from));
+            let sent = forward.send(request).await;
+            let mut response = sent.map_or_else(answer_to, |it| it.map(Body::from));
             // A tunnel has no body, so the estimate remains charged.
             let bill = bill.take_if(|_| response.status() != StatusCode::SWITCHING_PROTOCOLS);
             if let Some(mut bill) = bill {

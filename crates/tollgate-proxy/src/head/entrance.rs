@@ -123,14 +123,14 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
 /// user, an address zone or a list of hosts another meaning.
 fn is_host_and_port(authority: &Authority) -> bool {
     let text = authority.as_str();
+    let position = |wanted: u8| text.bytes().position(|byte| byte == wanted);
     // An IPv6 address has its colons in brackets.
-    let address_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
-    let (host, port) = match text[address_end..].find(':') {
-        Some(colon) => (&text[..address_end + colon], &text[address_end + colon + 1..]),
-        None => (text, ""),
-    };
-    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
-    let is_port = is_number && (port.is_empty() || port.parse::<u16>().is_ok());
+    let end = if text.starts_with('[') { position(b']').map(|it| it + 1) } else { position(b':') };
+    let (host, port) = text.split_at(end.unwrap_or(text.len()));
+    let is_port = port.strip_prefix(':').map_or(port.is_empty(), |port| {
+        let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+        is_number && (port.is_empty() || port.parse::<u16>().is_ok())
+    });
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_name = |host: &str| {
         host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))

@@ -14,7 +14,12 @@ use crate::header_names::{HOP_BY_HOP, is_framing};
 /// Call this before the gateway adds its own headers. Otherwise a client could remove them with
 /// `Connection`.
 pub(crate) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
-    let mut named = Vec::new();
+    // A scan is cheap: messages have few headers, and most have no hop-by-hop header.
+    let is_hop_by_hop = |name: &&HeaderName| HOP_BY_HOP.contains(name);
+    let mut named: Vec<_> = headers.keys().filter(is_hop_by_hop).cloned().collect();
+    if named.is_empty() {
+        return;
+    }
     for line in headers.get_all(CONNECTION) {
         for name in line.as_bytes().split(|byte| *byte == b',') {
             let name = name.trim_ascii();
@@ -32,8 +37,6 @@ pub(crate) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
             }
         }
     }
-    // A scan is cheap: messages have few headers, and most have no hop-by-hop header.
-    named.extend(headers.keys().filter(|name| HOP_BY_HOP.contains(name)).cloned());
     for name in &named {
         headers.remove(name);
     }

@@ -36,10 +36,10 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
             format!("add a section `client` with {QUOTA_KEYS}, which applies to all paths"),
         );
     }
-    let on_store_error = inherited(&keys.on_store_error, &file.limiter.on_store_error)?;
-    let mode = file.mode()?;
-    let shed = limiter.shed.value()?;
-    let reader = PolicyReader { keys, file, failure: OnStoreFailure { on_store_error, shed } };
+    // An invalid value here must not hide the problems that the readers report.
+    let on_store_error = inherited(&keys.on_store_error, &limiter.on_store_error);
+    let (shed, mode) = (limiter.shed.value(), file.mode());
+    let reader = PolicyReader { keys, file };
     let own = reader.own();
     let levels = reader.levels();
     let in_flight = options::in_flight(&keys.concurrency, LLM, &file.names);
@@ -47,7 +47,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let capacities = capacities.filter_map(|amounts| Some(amounts.tokens.as_ref()?.capacity()));
     let models = models(keys, capacities.min());
     let (mut own, levels) = (own?, levels?);
-    let in_flight = in_flight?.map(|policy| reader.failure.of(policy));
+    let in_flight = in_flight?;
     if own.money.is_none() && levels.iter().all(|(_, level)| level.money.is_none()) {
         keys.time_zone.no_effect("without `monthlyBudget`", "it is about the month");
     }
@@ -65,18 +65,22 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
         None => PathMatch::regex(PATHS).map_err(|_| super::Reported)?,
     };
     let max_read = keys.max_read.value()?;
-    let requests = own.requests.take().map(QuotaPlan::of).into_iter().collect();
+    let failure = OnStoreFailure { on_store_error: on_store_error?, shed: shed? };
+    let quota = |policy| QuotaPlan::of(failure.of(policy));
+    let mode = mode?;
+    let requests = own.requests.take().map(quota).into_iter().collect();
     let mut budgets = Vec::new();
     for (whose, amounts) in std::iter::once((Whose::Client, own)).chain(levels) {
         for (policy, settle) in amounts.settled() {
             let lapse = Receipt::LIFETIME.into();
             let reserve = settle.map(|settle| ReservePlan { settle, lapse });
             let limit = LimitPlan::new(policy.name(), whose, mode);
-            budgets.push(LimitPlan { quotas: vec![QuotaPlan::of(policy)], reserve, ..limit });
+            budgets.push(LimitPlan { quotas: vec![quota(policy)], reserve, ..limit });
         }
     }
     let llm = LlmPlan { budgets, models, max_read };
     let limit = LimitPlan::new(LLM, Whose::Client, mode);
+    let in_flight = in_flight.map(|policy| failure.of(policy));
     let limit = LimitPlan { quotas: requests, in_flight, ..limit };
     let methods = Methods::new(["POST"]);
     Ok(Some(ApiPlan { methods, path, limit, llm: Some(Arc::new(llm)) }))
@@ -111,7 +115,6 @@ impl Amounts {
 struct PolicyReader<'a> {
     keys: &'a Llm,
     file: &'a FileContext<'a>,
-    failure: OnStoreFailure,
 }
 
 impl PolicyReader<'_> {
@@ -161,9 +164,7 @@ impl PolicyReader<'_> {
         policy: Result<Policy, PolicyError>,
     ) -> Checked<Policy> {
         self.file.names.take(name, &key.name());
-        let policy =
-            policy.map_err(|error| policy::out_of_range(key, &error, "write a smaller number"))?;
-        Ok(self.failure.of(policy))
+        policy.map_err(|error| policy::out_of_range(key, &error, "write a smaller number"))
     }
 
     fn per_minute(&self, name: &str, end: &str, key: &Key<Option<u64>>) -> Checked<Option<Policy>> {

@@ -32,7 +32,7 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
     let chain = all(limiter.identity.get()?, |item| {
         let section = item.get()?;
         let key = section.key.get()?;
-        let (kind, name) = (key.value, &key.shown);
+        let (kind, name) = (key.value, &key.text);
         if kinds.contains(&ClientKey::Ip) {
             let what = format!(
                 "`{name}` is never used: every request has an address, and `ip` comes first"
@@ -141,7 +141,7 @@ impl Reader<'_> {
 
 fn value(section: &tables::Identity, location: &Location) -> Checked<ValuePlan> {
     let key = section.key.get()?;
-    let name = named(&key.shown, &section.name, location)?;
+    let name = named(&key.text, &section.name, location)?;
     let parameter = match key.value {
         ClientKey::Header => Parameter::Header(name.value.clone()),
         ClientKey::Cookie => Parameter::Cookie(name.text.clone()),
@@ -154,7 +154,7 @@ fn value(section: &tables::Identity, location: &Location) -> Checked<ValuePlan> 
             format!(
                 "clients can write any value into the {} `{}`, and each value has its own \
                  quota",
-                key.shown, name.shown
+                key.text, name.shown
             ),
             "list the proxies that verify it in `trustedProxies`, use `user` or `apiKey`, or add \
              a `global` limit",

@@ -124,7 +124,7 @@ fn source(
     location: &Location,
 ) -> Checked<GroupSource> {
     let key = section.key.get()?;
-    let named = || identity::named(&key.shown, &section.name, location);
+    let named = || identity::named(&key.text, &section.name, location);
     match key.value {
         GroupKey::Everyone => Ok(GroupSource::Everyone),
         GroupKey::Body => Ok(GroupSource::Body(named()?.text.clone())),

@@ -14,7 +14,8 @@ use crate::yaml::typed::{
 };
 
 section! {
-    /// An additional quota of the same policy, or the quota of each group on a level.
+    /// An additional quota of the same policy in the `also` of policies, tiers and tenants, or the
+    /// quota of each group on a level in `client.levels`.
     keys PlainQuota = "quota" {
         /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,

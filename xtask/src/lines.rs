@@ -2,7 +2,7 @@
 //!
 //! Comments, documentation and blank lines do not count. The tests of a crate are in its `tests`
 //! folder, in modules for `cfg(test)`, and at the end of files. Tables in folders named `cases` count,
-//! too.
+//! too, except for blank lines and comments, which start with `# `.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -101,7 +101,8 @@ fn lines_in(folder: &Path) -> io::Result<Lines> {
         let is_test = path.starts_with(folder.join("tests"))
             || modules_of_file.any(|module| modules.contains(&module));
         let (code, tests) = if is_test { ("", &**source) } else { split(source) };
-        lines += Lines { code: code_lines(code), tests: code_lines(tests) };
+        let count = if is_table(path) { table_lines } else { code_lines };
+        lines += Lines { code: count(code), tests: count(tests) };
     }
     Ok(lines)
 }
@@ -123,9 +124,12 @@ fn read(folder: &Path, files: &mut Vec<(PathBuf, String)>) -> io::Result<()> {
 }
 
 fn is_counted(path: &Path) -> bool {
-    let is_table = path.extension().is_some_and(|it| it == "txt")
-        && path.parent().is_some_and(|folder| folder.ends_with("cases"));
-    is_table || path.extension().is_some_and(|it| it == "rs" || it == "lua")
+    is_table(path) || path.extension().is_some_and(|it| it == "rs" || it == "lua")
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|it| it == "txt")
+        && path.parent().is_some_and(|folder| folder.ends_with("cases"))
 }
 
 /// Returns the paths, without extension, of the test modules that a file declares as other files.
@@ -161,6 +165,11 @@ fn code_lines(source: &str) -> usize {
     source.lines().map(str::trim_start).filter(is_code).count()
 }
 
+/// In a table, `---` starts a file or the steps, and is no comment.
+fn table_lines(source: &str) -> usize {
+    source.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("# ")).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +182,14 @@ mod tests {
         assert_eq!((code_lines(code), code_lines(tests)), (4, 4));
         let of_linux = source.replace("cfg(test)", "cfg(all(test, unix))");
         assert_eq!(code_lines(split(&of_linux).1), 4);
+    }
+
+    #[test]
+    fn tables_count_all_but_comments() {
+        let source =
+            "# A table.\n## a_case\nlisten: a\n--- file.yaml\n  # kept\n\n---\nGET //a -> 200\n";
+        assert_eq!(table_lines(source), 6);
+        assert!(is_table(Path::new("tests/cases/a.txt")) && !is_table(Path::new("tests/a.txt")));
     }
 
     #[test]

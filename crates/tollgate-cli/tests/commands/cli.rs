@@ -19,7 +19,8 @@ fn check_reports_missing_otlp_support() {
     } else {
         assert_eq!((output.status.code(), &*words), (Some(2), ""));
         assert!(
-            told.starts_with("error[TG0413]: ") && told.contains(": this build has no OTLP"),
+            told.starts_with("error[TG0413]: ")
+                && told.contains("rateLimiter.tracing: this build has no OTLP"),
             "{told}"
         );
         assert!(told.contains("--features otlp"), "{told}");

@@ -45,7 +45,14 @@ fn asserted(file: &str, text: &str) -> Vec<String> {
     if !is_golden && !file.ends_with(".rs") {
         return Vec::new();
     }
-    let lines = text.lines().filter(|line| is_golden || !line.trim_start().starts_with("//"));
+    // Comments, and in a table the texts that must be absent.
+    let outside: &[&str] = match () {
+        () if file.ends_with(".txt") => &["#", "!-", ">-"],
+        () if is_golden => &[],
+        () => &["//"],
+    };
+    let is_outside = |line: &str| outside.iter().any(|start| line.trim_start().starts_with(start));
+    let lines = text.lines().filter(|line| !is_outside(line));
     let in_line = |line: &str| {
         let is_whole = |(at, code): &(usize, String)| {
             let (before, after) = (&line[..*at], &line[at + code.len()..]);
@@ -66,6 +73,9 @@ fn mentions_do_not_assert_codes() {
         ("a.expected", format!("error[{code}]: a"), true),
         ("a.expected", format!("  = help: see {code}"), false),
         ("a.txt", format!("! error[{code}]: "), true),
+        ("a.txt", format!("!- error[{code}]: "), false),
+        ("a.txt", format!(">- [{code}]"), false),
+        ("a.txt", format!("# About error[{code}]"), false),
         ("a.rs", format!("assert!(text.ends_with(\" [{code}]\"));"), true),
         ("a.rs", format!("(\"{code}\", [\"check\"]),"), true),
         ("a.rs", format!("    // provokes [{code}]"), false),

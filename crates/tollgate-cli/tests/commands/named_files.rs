@@ -82,12 +82,17 @@ fn file_problems_are_reported_at_their_name() {
         };
         folder.write("limits.yaml", &config);
         let (place, key) = place.split_once(' ').unwrap();
-        let place = format!("--> limits.yaml:{place}\n");
-        for command in ["check", "serve"] {
-            let output = folder.tollgate(&[command, "limits.yaml"]);
+        for (command, source) in [
+            ("tollgate check limits.yaml", "limits.yaml"),
+            ("tollgate serve limits.yaml", "limits.yaml"),
+            ("tollgate check - <limits.yaml", "stdin"),
+            ("tollgate serve --config - <limits.yaml", "stdin"),
+        ] {
+            let output = folder.bash(command);
             let said = String::from_utf8(output.stderr).unwrap();
-            let is_told = [&place, key, message, "help: "].iter().all(|it| said.contains(it))
-                && said.ends_with("limits.yaml: 1 error, 0 warnings\n");
+            let place = format!("--> {source}:{place}\n");
+            let is_told = [&*place, key, message, "help: "].iter().all(|it| said.contains(it))
+                && said.ends_with(&format!("{source}: 1 error, 0 warnings\n"));
             if output.status.code() != Some(2) || !is_told {
                 wrong.push(format!("{command} {row}: {:?}\n{said}", output.status));
             }
@@ -106,8 +111,10 @@ fn valid_files_produce_no_output() {
     let folder = folder();
     for config in [tls("good.pem", "good.key"), jwt("keyFile: good.pub\n    algorithm: ES256")] {
         folder.write("limits.yaml", &config);
-        let output = folder.tollgate(&["check", "--strict", "limits.yaml"]);
-        assert!(output.status.success() && output.stderr.is_empty(), "{config}: {output:?}");
+        for source in ["limits.yaml", "- <limits.yaml"] {
+            let output = folder.bash(&format!("tollgate check --strict {source}"));
+            assert!(output.status.success() && output.stderr.is_empty(), "{config}: {output:?}");
+        }
     }
 }
 

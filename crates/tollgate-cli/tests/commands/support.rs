@@ -68,6 +68,20 @@ impl Folder {
         command.envs(variables.iter().map(|(name, value)| (name, value))).output().unwrap()
     }
 
+    /// Runs a command line, for at most a minute: a gateway may start by mistake.
+    pub(crate) fn bash(&self, command: &str) -> Output {
+        const BEFORE: &str = r#"set -o pipefail
+        edit() {
+            local text; text=$(<"$1")
+            [[ $text == *"$2"* ]] || { echo "$2 is not in $1" >&2; return 9; }
+            printf '%s\n' "${text/"$2"/"$3"}" >"$1"
+        }"#;
+        let root = root().display().to_string();
+        let script = format!("{BEFORE}\n{command}");
+        let arguments = ["--kill-after=10", "60", "bash", "-c", &script];
+        self.run("timeout", &arguments, &[("ROOT", root)])
+    }
+
     /// Runs `tollgate` with these arguments.
     pub(crate) fn tollgate(&self, arguments: &[&str]) -> Output {
         self.run("tollgate", arguments, &[])

@@ -14,16 +14,25 @@
 //!   code: quota-exceeded
 //! ```
 //!
-//! Indented lines belong to the request above and describe its last response. An empty value means
-//! that the header or member must be absent, and `*text` matches a value that contains the text.
+//! Indented lines belong to the request above and describe its last response. A client's header with
+//! an empty value is not sent.
+//!
+//! | value | matches |
+//! |---|---|
+//! | empty | an absent header or member |
+//! | `*` | any value except null |
+//! | `*text`, `^text` | a value that contains the text, or starts with it |
+//! | `1..60` | a number from 1 to 60 |
 //!
 //! | indented line | meaning |
 //! |---|---|
 //! | `> NAME: VALUE`, `>> BODY`, `from ADDRESS` | the client's headers, body and address |
 //! | `< NAME: VALUE`, `entries NAME: 2`, `minutes: 5` | a header, its element count, and the rounded `Retry-After` |
-//! | `body: TEXT`, `/member/0: VALUE` | the body, or a JSON value in it |
+//! | `each NAME: 1 0` | a header in every response of the line above, not only in the last |
+//! | `body: TEXT`, `json: VALUE`, `/member/0: VALUE` | the body, its JSON, or a JSON value in it |
 //! | `code`, `status`, `type`, `policies` | a problem's members; `type` shows only the fragment |
-//! | `received`, `received body`, `forwarded NAME`, `count` | the upstream's last request and request count |
+//! | `received`, `received body`, `forwarded NAME` | the upstream's last request |
+//! | `count`, `connections` | the numbers of the upstream's requests and connections |
 //!
 //! `GET admin/top` asks the admin address with the operator's token, and each other front has its
 //! own name. The upstream responds with 200 and `ok` unless the request's headers `x-reply`,
@@ -33,7 +42,7 @@
 //! |---|---|
 //! | `reload OLD => NEW`, `refuse OLD => NEW` | changes the keys, or writes invalid keys |
 //! | `write FILE TEXT` | replaces a named file |
-//! | `override ARGUMENTS -> ok`, `… -> fails: TEXT` | runs the command |
+//! | `override ARGUMENTS -> ok`, `… -> fails: TEXT` | runs the command, with the variable in `TOLLGATE_ADMIN_TOKEN=text ARGUMENTS` |
 //! | `metric LINE`, `unmeasured TEXT`, `logged TEXT` | checks the metrics and the log; `metric START*` matches a prefix |
 
 use std::fs;
@@ -48,43 +57,63 @@ use tempfile::TempDir;
 use crate::support::{Gateway, Seen, TOKEN, Upstream, exchange_from, sha256};
 
 macro_rules! tables {
-    ($($name:ident)*) => { $(
-        #[tokio::test(flavor = "multi_thread")]
-        async fn $name() {
-            check(include_str!(concat!("cases/", stringify!($name), ".txt"))).await;
-        }
-    )* };
+    ($($name:ident)*) => {
+        const TABLES: &[&str] = &[$(stringify!($name)),*];
+
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                check(include_str!(concat!("cases/", stringify!($name), ".txt"))).await;
+            }
+        )*
+    };
 }
 
 tables! { fronts limits logins models operators paths requests routes tenants }
 
+#[test]
+fn every_table_is_checked() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gateway/cases");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut files: Vec<_> = files.map(|file| file.into_string().unwrap()).collect();
+    files.sort();
+    assert_eq!(files, TABLES.iter().map(|name| format!("{name}.txt")).collect::<Vec<_>>());
+}
+
 async fn check(table: &str) {
     let mut wrong = Vec::new();
-    for case in format!("\n{table}").split("\n## ").skip(1) {
+    let table = format!("\n{table}");
+    let (head, cases) = table.split_once("\n## ").unwrap();
+    assert_eq!(lines(head).next(), None, "a line before the first case");
+    for case in cases.split("\n## ") {
         let (name, case) = case.split_once('\n').unwrap();
-        let (keys, rest) = case.split_once("---").expect(name);
+        let case = format!("\n{case}");
+        let (given, steps) = case.split_once("\n---\n").expect(name);
         let folder = TempDir::new().unwrap();
-        let (files, steps) = format!("---{rest}").split_once("---\n").map_or_else(
-            || panic!("{name} has no steps"),
-            |(files, steps)| (files.to_owned(), steps.to_owned()),
-        );
-        for file in files.split("--- ").skip(1) {
-            let (name, text) = file.split_once('\n').unwrap();
-            fs::write(folder.path().join(name), text).unwrap();
+        let mut given = given.split("\n--- ");
+        let keys = given.next().unwrap_or_default();
+        for file in given {
+            let (file, text) = file.split_once('\n').expect(name);
+            fs::write(folder.path().join(file), format!("{text}\n")).unwrap();
         }
         let upstream = Upstream::answering(reply).await;
         let keys = expanded(keys, &upstream);
         let gateway = Gateway::start_in(folder, &keys);
-        let mut case = Case { name, keys, version: 1, gateway, upstream, wrong: Vec::new() };
-        let lines = steps.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let lines: Vec<_> = lines.collect();
-        assert!(!lines.is_empty(), "{name} has no steps");
-        for step in lines.chunk_by(|_, next| next.starts_with(' ')) {
+        let mut case =
+            Case { name, keys, version: 1, gateway, upstream, checks: 0, wrong: Vec::new() };
+        let steps: Vec<_> = lines(steps).collect();
+        for step in steps.chunk_by(|_, next| next.starts_with(' ')) {
             case.step(step).await;
         }
+        assert!(case.checks > 0, "{name} checks nothing");
         wrong.append(&mut case.wrong);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// The lines that are not blank and no comments.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 fn expanded(keys: &str, upstream: &Upstream) -> String {
@@ -131,24 +160,36 @@ struct Case<'a> {
     version: u64,
     gateway: Gateway,
     upstream: Upstream,
+    /// The number of steps that check something.
+    checks: usize,
     wrong: Vec<String>,
 }
 
 impl Case<'_> {
     async fn step(&mut self, lines: &[&str]) {
         let (word, rest) = lines[0].split_once(' ').unwrap();
+        assert!(!word.is_empty(), "{}: {} belongs to no request", self.name, lines[0]);
+        let words = ["reload", "refuse", "write", "override", "logged", "metric", "unmeasured"];
+        if words.contains(&word) {
+            assert_eq!(lines.len(), 1, "{}: {} is no request", self.name, lines[0]);
+        }
+        if !words[..3].contains(&word) {
+            self.checks += 1;
+        }
         match word {
             "reload" | "refuse" => {
                 let (old, new) = rest.split_once(" => ").expect(rest);
                 let (old, new) = (&*old.replace("\\n", "\n"), &*new.replace("\\n", "\n"));
                 assert!(self.keys.contains(old), "{}: {old}", self.name);
                 let keys = self.keys.replace(old, new);
+                let failed = |config: &Value| config["failedReloads"].as_u64().unwrap();
+                let before = failed(&self.gateway.until_config(|_| true).await);
                 self.gateway.rewrite(&keys);
                 if word == "reload" {
                     self.keys = keys;
                     self.until_reloaded().await;
                 } else {
-                    self.gateway.until_config(|config| config["current"] == false).await;
+                    self.gateway.until_config(|config| failed(config) > before).await;
                 }
             }
             "write" => {
@@ -159,17 +200,24 @@ impl Case<'_> {
             }
             "override" => {
                 let (arguments, expected) = rest.split_once(" -> ").expect(rest);
+                let told = arguments.strip_prefix("TOLLGATE_ADMIN_TOKEN=");
+                let (token, arguments) =
+                    told.map_or((TOKEN, arguments), |told| told.split_once(' ').expect(rest));
                 let program = Command::new(env!("CARGO_BIN_EXE_tollgate"))
                     .arg("override")
                     .args(arguments.split(' '))
                     .args(["--admin", &format!("http://{}", self.gateway.admin)])
-                    .env("TOLLGATE_ADMIN_TOKEN", TOKEN)
+                    .env("TOLLGATE_ADMIN_TOKEN", token)
                     .output()
                     .unwrap();
                 let said = [program.stdout, program.stderr].concat();
                 let said = String::from_utf8(said).unwrap();
-                let (outcome, text) = expected.split_once(": ").unwrap_or((expected, ""));
-                if program.status.success() != (outcome == "ok") || !said.contains(text) {
+                let is_met = match expected.split_once(": ") {
+                    None if expected == "ok" => program.status.success(),
+                    Some(("fails", text)) => !program.status.success() && said.contains(text),
+                    _ => panic!("{}: {expected}", self.name),
+                };
+                if !is_met {
                     self.wrong.push(format!("{}: {}: {said}", self.name, lines[0]));
                 }
             }
@@ -207,43 +255,46 @@ impl Case<'_> {
         }
         let target = front.map_or_else(|| target.to_owned(), |(_, path)| format!("/{path}"));
         let is_admin = front.is_some_and(|(front, _)| front == "admin");
-        let (mut sent, mut body, mut from) = (String::new(), "", Ipv4Addr::LOCALHOST);
+        let (mut headers, mut body, mut from) = (Vec::new(), "", Ipv4Addr::LOCALHOST);
         let mut expected = Vec::new();
         for line in lines[1..].iter().map(|line| line.trim()) {
             match line.split_once(' ') {
-                Some((">", header)) => sent += &format!("{}\r\n", self.told(header)),
+                Some((">", header)) => {
+                    let (name, value) = header.split_once(':').expect(self.name);
+                    headers.push((name, self.told(value.trim())));
+                }
                 Some((">>", text)) => body = text,
                 Some(("from", address)) => from = address.parse().unwrap(),
                 _ => expected.push(line),
             }
         }
-        if !sent.to_ascii_lowercase().contains("host: ") {
-            sent += if is_admin { "Host: localhost\r\n" } else { "Host: a\r\n" };
+        let host = if is_admin { "localhost" } else { "a" };
+        let token = if is_admin { format!("Bearer {TOKEN}") } else { String::new() };
+        let length = if body.is_empty() { String::new() } else { body.len().to_string() };
+        let default =
+            [("Host", host.to_owned()), ("Authorization", token), ("Content-Length", length)];
+        for (name, value) in default {
+            if !headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                headers.push((name, value));
+            }
         }
-        if is_admin && !sent.contains("Authorization: ") {
-            sent += &format!("Authorization: Bearer {TOKEN}\r\n");
-        }
-        if !body.is_empty() {
-            sent += &format!("Content-Length: {}\r\n", body.len());
-        }
-        let bytes = format!("{method} {target} HTTP/1.1\r\nConnection: close\r\n{sent}\r\n{body}");
-        let mut answer = String::new();
+        let headers = headers.iter().filter(|(_, value)| !value.is_empty());
+        let headers: String = headers.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let bytes =
+            format!("{method} {target} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n{body}");
+        let mut answers = Vec::new();
         for status in statuses.split(' ') {
-            answer = exchange_from(from, address, &bytes);
+            let answer = exchange_from(from, address, &bytes);
             if answer.get(9..12) != Some(status) {
                 self.wrong.push(format!("{}: {}: {answer}", self.name, lines[0]));
             }
+            answers.push(answer);
         }
         for line in expected {
             let (what, expected) = line.split_once(':').expect(self.name);
-            let found = self.found(what, &answer);
-            let expected = self.told(expected.trim());
-            let is_met = match expected.strip_prefix('*') {
-                Some(part) => !found.is_empty() && found.contains(part),
-                None => found == expected,
-            };
-            if !is_met {
-                let name = self.name;
+            let found = self.found(what, &answers);
+            if !is_met(&found, &self.told(expected.trim())) {
+                let (name, answer) = (self.name, answers.last().unwrap());
                 self.wrong.push(format!("{name}: {}: {line}\nfound {found}\n{answer}", lines[0]));
             }
         }
@@ -253,54 +304,99 @@ impl Case<'_> {
         text.replace("TARGET", &self.upstream.address.to_string())
     }
 
-    /// Returns the response's value for an indented line.
-    fn found(&self, what: &str, answer: &str) -> String {
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
-        let values = |name: &str| {
-            shown(head.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": ")))
+    /// Returns the last response's value for an indented line.
+    fn found(&self, what: &str, answers: &[String]) -> String {
+        let (head, body) = parts(answers.last().unwrap());
+        let json = (!body.is_empty()).then(|| serde_json::from_str::<Value>(body));
+        let member = |place: &str| match &json {
+            Some(Ok(json)) => json.pointer(place).map(Value::to_string).unwrap_or_default(),
+            // An absent member differs from a body without members.
+            Some(Err(_)) => "(no JSON)".to_owned(),
+            None => String::new(),
         };
-        let json = || serde_json::from_str::<Value>(body).unwrap_or_default();
+        let text = |place: &str| member(place).trim_matches('"').to_owned();
+        let last = || self.upstream.last();
         match what.split_once(' ') {
-            Some(("<", header)) => values(header),
-            Some(("forwarded", header)) => {
-                let seen = self.upstream.last();
-                shown(seen.headers.get_all(header).iter().map(|value| value.to_str().unwrap()))
+            Some(("<", header)) => values(head, header),
+            Some(("each", header)) => {
+                let all: Vec<_> = answers.iter().map(|it| values(parts(it).0, header)).collect();
+                all.join(" ")
             }
-            Some(("received", _)) => String::from_utf8_lossy(&self.upstream.last().body).into(),
-            Some(("entries", header)) => values(header).split(',').count().to_string(),
+            Some(("entries", header)) => match &*values(head, header) {
+                "" => "0".to_owned(),
+                entries => entries.split(',').count().to_string(),
+            },
+            Some(("forwarded", header)) => {
+                shown(last().headers.get_all(header).iter().map(|value| value.to_str().unwrap()))
+            }
+            Some(("received", "body")) => String::from_utf8_lossy(&last().body).into(),
             _ => match what {
-                "code" => json()["code"].as_str().unwrap_or_default().to_owned(),
-                "status" => json()["status"].to_string(),
+                "code" => text("/code"),
+                "status" => member("/status"),
                 "minutes" => {
-                    let wait = values("retry-after").parse::<u64>();
+                    let wait = values(head, "retry-after").parse::<u64>();
                     wait.map_or_else(|_| String::new(), |wait| wait.div_ceil(60).to_string())
                 }
-                "type" => {
-                    let json = json();
-                    let (_, fragment) = json["type"]
-                        .as_str()
-                        .unwrap_or_default()
-                        .rsplit_once('#')
-                        .unwrap_or_default();
-                    format!("#{fragment}")
-                }
-                "policies" => json()["violated-policies"].to_string(),
+                "type" => text("/type")
+                    .rsplit_once('#')
+                    .map_or_else(String::new, |(_, it)| format!("#{it}")),
+                "policies" => member("/violated-policies"),
                 "count" => self.upstream.seen().len().to_string(),
-                "received" => {
-                    format!("{} {}", self.upstream.last().method, self.upstream.last().uri)
-                }
+                "connections" => self.upstream.connections().to_string(),
+                "received" => format!("{} {}", last().method, last().uri),
                 "body" => body.to_owned(),
-                _ if what.starts_with('/') => {
-                    json().pointer(what).map(Value::to_string).unwrap_or_default()
-                }
+                "json" => member(""),
+                _ if what.starts_with('/') => member(what),
                 _ => panic!("{}: {what}", self.name),
             },
         }
     }
 }
 
+/// Returns a response's head and body.
+fn parts(answer: &str) -> (&str, &str) {
+    answer.split_once("\r\n\r\n").unwrap_or((answer, ""))
+}
+
+fn values(head: &str, name: &str) -> String {
+    shown(head.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": ")))
+}
+
 /// A header's lines. An empty header differs from an absent header.
 fn shown<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     let lines: Vec<_> = lines.map(|line| if line.is_empty() { "(empty)" } else { line }).collect();
     lines.join(", ")
+}
+
+fn is_met(found: &str, expected: &str) -> bool {
+    if let Some((from, to)) = expected.split_once("..")
+        && let (Ok(from), Ok(to)) = (from.parse::<u64>(), to.parse())
+    {
+        return found.parse().is_ok_and(|found| (from..=to).contains(&found));
+    }
+    match (expected.strip_prefix('*'), expected.strip_prefix('^')) {
+        (Some(""), _) => !found.is_empty() && found != "null",
+        (Some(part), _) => found.contains(part),
+        (_, Some(start)) => !start.is_empty() && found.starts_with(start),
+        _ => found == expected,
+    }
+}
+
+#[test]
+fn values_match_as_described() {
+    for (found, expected, is_so) in [
+        ("", "", true),
+        ("(no JSON)", "", false),
+        ("a", "*", true),
+        ("null", "*", false),
+        ("", "*", false),
+        ("ab", "*b", true),
+        ("ab", "^b", false),
+        ("ab", "^a", true),
+        ("60", "1..60", true),
+        ("61", "1..60", false),
+        ("", "1..60", false),
+    ] {
+        assert_eq!(is_met(found, expected), is_so, "{found} {expected}");
+    }
 }

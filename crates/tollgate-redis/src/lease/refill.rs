@@ -46,26 +46,36 @@ impl RedisStore {
     /// Returns leased units that were not spent, so other replicas need not wait until the leases
     /// expire. Call it before the process exits. The store leases again after later requests.
     ///
+    /// This waits for calls that are already on their way, because Redis may lease units in them,
+    /// and returns these units too. Each call takes no longer than the store's timeout.
+    ///
     /// If Redis does not confirm that it has the units, or the caller stops waiting, the store
-    /// returns them again in the background until their lease expires. It also returns units in the
-    /// background that Redis leases in a call that was already on its way.
+    /// returns them again in the background until their lease expires.
     pub async fn return_leases(&self) {
-        let leases = &self.0.leases;
-        let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
-        let now = leases.clock.now();
-        let nothing = |key: &LeasedKey| Ask {
-            tag: 0,
-            units: 0,
-            ttl: key.policy.lease().unwrap_or_default().time_to_live(),
-        };
-        let closed = keys.iter().map(|key| (key, key.blocks.lock().close(now)));
-        let closed: Vec<_> = closed.filter(|(_, returned)| !returned.is_empty()).collect();
+        let keys: Vec<_> = self.0.leases.keys.read().table.iter().cloned().collect();
+        let answered = self.return_blocks(&keys).await;
+        // A refill task may already report the block that its call has brought. If so, this waits
+        // for the report.
+        self.return_blocks(&answered).await;
+    }
+
+    /// Returns the keys' blocks, and waits for the refill tasks' calls in flight. Returns the keys
+    /// for which there was such a call.
+    async fn return_blocks(&self, keys: &[Arc<LeasedKey>]) -> Vec<Arc<LeasedKey>> {
+        let now = self.0.leases.clock.now();
+        let (mut calls, mut answers) = (Vec::new(), Vec::new());
         // Send all calls before waiting for the first.
-        let calls = closed.into_iter().map(|(key, spent)| {
-            let call = call(self, key, &spent, nothing(key));
-            (call, guard(spent, |spent| self.return_again(key, spent)))
-        });
-        for (call, unconfirmed) in calls.collect::<Vec<_>>() {
+        for key in keys {
+            let (spent, answered) = key.close(now);
+            answers.extend(answered.map(|answered| (key, answered)));
+            if spent.is_empty() {
+                continue;
+            }
+            let ttl = key.policy.lease().unwrap_or_default().time_to_live();
+            let call = call(self, key, &spent, Ask { tag: 0, units: 0, ttl });
+            calls.push((call, guard(spent, |spent| self.return_again(key, spent))));
+        }
+        for (call, unconfirmed) in calls {
             match call.await {
                 Ok(_) => drop(ScopeGuard::into_inner(unconfirmed)),
                 Err(error) => {
@@ -73,6 +83,12 @@ impl RedisStore {
                 }
             }
         }
+        let mut answered = Vec::new();
+        for (key, answer) in answers {
+            answer.await;
+            answered.push(Arc::clone(key));
+        }
+        answered
     }
 
     /// Lets the refill task repeat a report.
@@ -87,7 +103,7 @@ impl RedisStore {
 /// Refills a key until it is no longer busy, or the store is dropped.
 async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
     // The task may be dropped with its runtime.
-    let leaving = guard(&*key, |key| key.blocks.lock().has_refill = false);
+    let leaving = guard(&*key, LeasedKey::lose_refill);
     loop {
         let Some(inner) = store.upgrade() else { return };
         let store = RedisStore(inner);
@@ -97,7 +113,7 @@ async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
         match plan {
             Plan::Call { spent, ask } => {
                 let answer = call(&store, &key, &spent, ask).await;
-                key.blocks.lock().learn(spent, ask, answer, &leases.clock);
+                key.learn(spent, ask, answer, &leases.clock);
             }
             Plan::Wait(moment) => {
                 let at = moment.and_then(|moment| leases.clock.instant(moment));

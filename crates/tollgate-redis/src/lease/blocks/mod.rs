@@ -46,6 +46,8 @@ pub(super) struct Blocks {
     pub(super) has_refill: bool,
     /// Whether the refill task was woken and has not run yet.
     was_called: bool,
+    /// Whether the refill task's call is in flight. The answer may bring another block.
+    pub(super) awaits_answer: bool,
 }
 
 /// Units spent from a block.
@@ -76,6 +78,7 @@ impl Blocks {
             call_at: now,
             has_refill: false,
             was_called: false,
+            awaits_answer: false,
         }
     }
 

@@ -33,15 +33,13 @@ impl Blocks {
         let is_asking = self.demand.is_hot() && self.is_low() && now >= self.ask_at;
         let units = self.demand.size().min(self.most.saturating_sub(held));
         if is_asking && units > 0 {
-            let spent = Returned(std::mem::take(&mut self.spent));
-            return Plan::Call { spent, ask: Ask { tag: next_tag(), units, ttl } };
+            return self.call(Ask { tag: next_tag(), units, ttl });
         }
         // Unspent units are returned immediately, because other replicas could use them. Fully
         // spent blocks are reported with the next call, if it is made before they retire.
         let is_due = |closed: &Closed| closed.spent.units < closed.units || closed.retires() <= now;
         if self.spent.iter().any(is_due) {
-            let spent = Returned(std::mem::take(&mut self.spent));
-            return Plan::Call { spent, ask: Ask { tag: 0, units: 0, ttl } };
+            return self.call(Ask { tag: 0, units: 0, ttl });
         }
         if self.open.is_empty() && self.spent.is_empty() && !self.demand.is_hot() {
             self.has_refill = false;
@@ -54,6 +52,11 @@ impl Blocks {
         Plan::Wait(retires.chain(asks).filter(|at| *at > now).min())
     }
 
+    fn call(&mut self, ask: Ask) -> Plan {
+        self.awaits_answer = true;
+        Plan::Call { spent: Returned(std::mem::take(&mut self.spent)), ask }
+    }
+
     /// Handles Redis' answer, or its absence.
     pub(crate) fn learn(
         &mut self,
@@ -62,6 +65,7 @@ impl Blocks {
         answer: Result<Leased, StoreError>,
         clock: &Clock,
     ) {
+        self.awaits_answer = false;
         let (now, ttl) = (clock.now(), self.lease.time_to_live().get());
         match answer {
             Ok(leased) if leased.granted.units > 0 => {

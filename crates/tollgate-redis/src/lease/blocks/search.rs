@@ -1,8 +1,12 @@
 //! Searches every interleaving of two replicas that lease from a key, up to a bounded depth.
 //!
 //! The replicas run this crate's code, and the reference store acts as Redis. Calls and answers
-//! arrive in any order or not at all, the key is reset, and the clocks drift apart. After each step
-//! the limit must hold, and no unit may be spent from a block that Redis no longer holds.
+//! arrive in any order or not at all, the key is reset, a replica returns its leases, and the clocks
+//! drift apart. After each step the limit must hold, and no unit may be spent from a block that Redis
+//! no longer holds. A replica that has returned its leases spends no unit before its next request, and
+//! reports each block that it knows, unless the block lapses.
+
+mod returned;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -47,6 +51,10 @@ enum Step {
     /// A busy replica's request for a unit is decided by Redis.
     Decide(usize),
     Reset,
+    /// The replica returns its leases, while its call may be in flight. Redis executes the report, or
+    /// the replica does not get an answer in time.
+    Return(usize),
+    ReturnLate(usize),
     /// Time passes until the last instant of the replica's block, or for a part of the lease time.
     PassToLast(usize),
     Pass(u64),
@@ -69,6 +77,10 @@ struct World {
 struct Replica {
     blocks: Blocks,
     call: Option<Call>,
+    /// Whether it has returned its leases, and no request has arrived since.
+    has_returned: bool,
+    /// The blocks that it has received, and when they lapse by its clock.
+    received: Vec<(u64, Moment)>,
 }
 
 /// A call in flight.
@@ -88,6 +100,8 @@ struct Seen {
     spent: usize,
     reset: usize,
     refused: usize,
+    /// Blocks that arrived after the replica had returned its leases.
+    late: usize,
 }
 
 struct Search {
@@ -115,7 +129,7 @@ impl Search {
                 blocks.asked(0);
             });
             blocks.has_refill = true;
-            Replica { blocks, call: None }
+            Replica { blocks, call: None, has_returned: false, received: Vec::new() }
         };
         World {
             redis: Reference::default(),
@@ -151,6 +165,7 @@ impl Search {
             let mut next = world.clone();
             self.path.push(step);
             if self.take(&mut next, step) {
+                self.check_returned(&next);
                 self.explore(&next, depth - 1);
             }
             self.path.pop();
@@ -189,6 +204,11 @@ impl Search {
                 else {
                     return false;
                 };
+                if answer.granted.units > 0 {
+                    let span = clock.span(answer.sent, answer.granted.lasts.get());
+                    replica.received.push((ask.id(answer.decided_at), span.lapses));
+                    self.seen.late += usize::from(replica.has_returned);
+                }
                 replica.blocks.learn(spent, ask, Ok(answer), &clock);
             }
             Step::GiveUp(number) => {
@@ -211,10 +231,13 @@ impl Search {
                 let at = Timestamp::from_micros(now);
                 let is_held = world.redis.knows_block(&self.policy, &Key::GLOBAL, taken.id, at);
                 assert!(is_held, "a unit was spent after its block: {:?}", self.path);
+                let has_returned = world.replicas[number].has_returned;
+                assert!(!has_returned, "a unit was spent after the return: {:?}", self.path);
                 self.admit(world, units);
             }
             Step::Decide(number) => {
-                let blocks = &mut world.replicas[number].blocks;
+                let Replica { blocks, has_returned, .. } = &mut world.replicas[number];
+                *has_returned = false;
                 blocks.has_refill |= (0..HOT).any(|_| blocks.asked(here));
                 let charge = [Charge::new(&self.policy, &Key::GLOBAL, Cost::ONE)];
                 world.note(1);
@@ -228,6 +251,20 @@ impl Search {
                 world.redis.forget_resets();
                 world.note(2);
                 world.admitted.clear();
+            }
+            Step::Return(number) => {
+                let spent = world.replicas[number].close(here);
+                if !spent.is_empty() {
+                    self.execute(world, &spent.spent(), self.report());
+                }
+            }
+            Step::ReturnLate(number) => {
+                let spent = world.replicas[number].close(here);
+                if spent.is_empty() {
+                    return false;
+                }
+                world.late.push((spent.spent(), self.report()));
+                world.replicas[number].blocks.report_again(spent, here);
             }
             Step::PassToLast(number) => {
                 let open = world.replicas[number].blocks.open.front();
@@ -246,6 +283,11 @@ impl Search {
         true
     }
 
+    /// A call that requests no block.
+    fn report(&self) -> Ask {
+        Ask { tag: 0, units: 0, ttl: self.lease.time_to_live() }
+    }
+
     fn execute(&self, world: &mut World, spent: &[Spent], ask: Ask) -> Granted {
         let now = Timestamp::from_micros(world.now);
         let reports: Vec<_> = spent.iter().map(|it| (it.id, it.units)).collect();
@@ -260,6 +302,13 @@ impl Search {
         let counts = |(at, _): &&(u64, u64)| at + WINDOW > world.now;
         let sum: u64 = world.admitted.iter().filter(counts).map(|(_, units)| units).sum();
         assert!(sum <= LIMIT, "{sum} units of {LIMIT}: {:?}", self.path);
+    }
+}
+
+impl Replica {
+    fn close(&mut self, here: Moment) -> Returned {
+        self.has_returned = true;
+        self.blocks.close(here)
     }
 }
 
@@ -282,6 +331,7 @@ impl World {
         if !self.late.is_empty() {
             steps.push(Step::ExecuteLate);
         }
+        steps.extend([Step::Return(0), Step::ReturnLate(0)]);
         steps.extend([Step::Decide(0), Step::Reset, Step::Pass(TTL / 4), Step::Pass(TTL)]);
         steps
     }
@@ -294,8 +344,8 @@ impl World {
     fn hash(&self, hasher: &RandomState) -> u64 {
         let mut hasher = hasher.build_hasher();
         (self.done, self.now, &self.late, &self.admitted).hash(&mut hasher);
-        for Replica { blocks, call } in &self.replicas {
-            blocks.hash(&mut hasher);
+        for Replica { blocks, call, has_returned, received } in &self.replicas {
+            (blocks, has_returned, received).hash(&mut hasher);
             if let Some(Call { spent, ask, sent, answer }) = call {
                 (spent, ask, sent, answer.map(|answer| answer.decided_at)).hash(&mut hasher);
             }
@@ -326,8 +376,9 @@ fn limit_holds_in_every_interleaving() {
         }
         search.path.extend(GRANTED);
         search.explore(&world, depth);
-        let Seen { states, spent, reset, refused, .. } = search.seen;
-        println!("{rate:?}: {} states, {spent} spends", states.len());
+        let Seen { states, spent, reset, refused, late, .. } = search.seen;
+        println!("{rate:?}: {} states, {spent} spends, {late} late blocks", states.len());
         assert!(spent > 1_000 && reset > 1_000 && refused > 10, "{spent} {reset} {refused}");
+        assert!(late > 1_000, "{late}");
     }
 }

@@ -81,13 +81,16 @@ fn idle_key_returns_units_and_stops() {
 fn late_block_is_returned() {
     let (mut blocks, clock, _) = hot();
     let (spent, ask) = called(&mut blocks, 0);
-    assert!(blocks.close(0).is_empty());
+    assert!(blocks.close(0).is_empty() && blocks.awaits_answer);
     blocks.learn(spent, ask, granted(8, 0), &clock);
-    assert!(blocks.take(1, &clock).is_none());
+    assert!(blocks.take(1, &clock).is_none() && !blocks.awaits_answer);
     let (spent, ask) = called(&mut blocks, 0);
     assert_eq!(spent.spent()[..], [Spent { id: 7, units: 0 }]);
     assert_eq!(ask.units, 0);
+    // The replica also waits for the report.
+    assert!(blocks.close(0).is_empty() && blocks.awaits_answer);
     blocks.learn(spent, ask, granted(0, 0), &clock);
+    assert!(!blocks.awaits_answer);
     assert!(matches!(blocks.plan(0, || 9), Plan::Leave));
 }
 

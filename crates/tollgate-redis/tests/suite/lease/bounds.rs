@@ -75,6 +75,30 @@ async fn unused_units_are_bounded_and_returned() {
     }
 }
 
+/// The call for a block is at any stage when the replica returns its leases, and the process may exit
+/// afterwards.
+#[tokio::test]
+async fn block_in_flight_is_returned() {
+    let scene = Scene::start();
+    let (store, other) = (scene.store().await, scene.store().await);
+    for yields in 0..128 {
+        let name = format!("after {yields} yields");
+        let exact = Policy::new(&*name, Quota::per_minute(6_000), ALGORITHMS[0]).unwrap();
+        let leased = exact.clone().with_lease(Lease::of(1, 5)).unwrap();
+        // The last of these decisions makes the key hot, so the store requests a block.
+        let hot = 16;
+        for _ in 0..hot {
+            assert_eq!(ask(&store, &leased, 1).await.source(), Source::Store);
+        }
+        for _ in 0..yields {
+            tokio::task::yield_now().await;
+        }
+        store.return_leases().await;
+        let left = ask(&other, &exact, 0).await.decisions()[0].remaining;
+        assert_eq!(left, 6_000 - hot, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn rare_requests_are_exact() {
     let scene = Scene::start();

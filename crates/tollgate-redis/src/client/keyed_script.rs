@@ -19,12 +19,18 @@ pub(crate) struct KeyedScript {
     slot: u16,
 }
 
-/// How long a call waits for a connection. Another server may become the leader meanwhile.
+/// How long a call waits for the server and a connection. Another server may become the leader
+/// meanwhile.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl KeyedScript {
     pub(crate) fn new(topology: &Arc<Topology>, script: Script, name: Name) -> Self {
         Self { slot: topology.slot(&name), topology: Arc::clone(topology), script, name }
+    }
+
+    /// Waits until the key's server is known.
+    pub(crate) async fn discovered(&self) {
+        self.topology.leader(self.slot).await;
     }
 
     /// Calls the script. The command uses the connection of the calls, and no request waits for it.

@@ -89,6 +89,8 @@ impl Process {
 
     /// Returns Redis' count. If this call fails, the next heartbeat may succeed.
     async fn heartbeat(&self) -> Option<u32> {
+        // Otherwise the first count after a slow discovery would be late by a pause.
+        self.script.discovered().await;
         let answer = self.script.call(std::slice::from_ref(&self.number)).await.ok()?;
         u32::try_from(answer.as_u64()?).ok()
     }

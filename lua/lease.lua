@@ -1,5 +1,5 @@
 -- Leases: how a key counts the blocks of units that replicas may spend without calling the store.
--- Lua port of crates/tollgate-store-tests/src/reference/holds.rs.
+-- Lua port of crates/tollgate-store-tests/src/reference/lease.rs.
 --
 -- holds: { id, units, last } of each open block, ordered by expiry; and `held`, the units in all
 --   open blocks. A key without blocks has no table.

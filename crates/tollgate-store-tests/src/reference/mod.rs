@@ -1,9 +1,9 @@
 //! A store that is as simple as possible. All other stores are compared with it, so it has to be
 //! right by reading: this file contains the operations, `stored` a key's states under all
-//! versions of its quota, and `holds` and `leases` the blocks of units that replicas hold.
+//! versions of its quota, and `lease` and `lease_block` the blocks of units that replicas hold.
 
-mod holds;
-mod leases;
+mod lease;
+mod lease_block;
 mod stored;
 
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ use tollgate_core::{
     ReceiptId, Settlement, Timestamp, Verdict, with_rule,
 };
 
-pub use self::holds::{Hold, Holds};
+pub use self::lease::{Hold, Holds};
 use self::stored::{Change, Stored, StoredRule, Version, with_state};
 
 /// A map, and the core's pure functions. Time is an argument, operations run one after the other,

@@ -3,7 +3,7 @@
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{AnyRule, Charged, Cost, Micros, Timestamp, with_rule};
 
-use super::holds::Holds;
+use super::lease::Holds;
 
 /// A key: a state for each version of its policy, oldest first.
 #[derive(Clone, Debug, Default)]

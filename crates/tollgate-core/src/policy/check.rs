@@ -282,10 +282,10 @@ fn check_limit(quota: Quota) -> Result<(), Reason> {
 
 fn check_algorithm(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
     let limit = quota.limit();
-    let is_bucket =
-        matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
     match algorithm {
-        _ if quota.burst_units().is_some() && !is_bucket => Err(Reason::Burst(algorithm)),
+        _ if quota.burst_units().is_some() && !algorithm.is_bucket() => {
+            Err(Reason::Burst(algorithm))
+        }
         Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
             if limit > SlidingWindowLog::MAX_EXACT_LIMIT =>
         {
@@ -302,7 +302,7 @@ fn check_algorithm(quota: Quota, window: Micros, algorithm: Algorithm) -> Result
         Algorithm::FixedWindowCounter => Ok(()),
         _ if quota.calendar().is_some() => Err(Reason::Calendar(algorithm)),
         Algorithm::TokenBucket { refill: Refill::Interval } => check_intervals(quota, window),
-        _ if is_bucket => check_scale(quota, window),
+        _ if algorithm.is_bucket() => check_scale(quota, window),
         _ => Ok(()),
     }
 }

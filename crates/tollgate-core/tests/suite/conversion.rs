@@ -33,10 +33,7 @@ fn changes() -> impl Strategy<Value = Change> {
 
 /// Buckets and queues never contain more than their capacity after a conversion.
 fn is_bucket(policy: &Policy) -> bool {
-    matches!(
-        policy.algorithm().expect("a limit"),
-        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }
-    )
+    policy.algorithm().expect("a limit").is_bucket()
 }
 
 fn is_log(policy: &Policy) -> bool {

@@ -171,9 +171,8 @@ fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let limit = [1, 2, 7, 30][if rng.u8(..10) == 0 { rng.usize(..4) } else { name }];
     let window = Duration::from_micros([50, 1_000, 10_000][rng.usize(..20).saturating_sub(17)]);
     let quota = Quota::new(limit, window);
-    let bucket =
-        matches!(kind, Kind::Limit(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }));
-    let quota = if bucket && rng.u8(..4) == 0 { quota.burst(limit * 2) } else { quota };
+    let is_bucket = matches!(kind, Kind::Limit(algorithm) if algorithm.is_bucket());
+    let quota = if is_bucket && rng.u8(..4) == 0 { quota.burst(limit * 2) } else { quota };
     Policy::new(format!("{seed}-{name}"), quota, kind).expect("small numbers build")
 }
 

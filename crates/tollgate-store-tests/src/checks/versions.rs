@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Cost, Key, Micros};
+use tollgate_core::{Cost, Key, Micros};
 
 use super::{MODES, advance, charge, decide, policy, remaining, timed};
 use crate::Harness;
@@ -40,10 +40,7 @@ pub async fn alternating_versions_obey_the_larger_limit<H: Harness>(_: &H, store
 
 /// The first version has no room for the units of the second, so the third starts from the second.
 pub async fn third_version_counts_the_units_of_the_second<H: Harness>(_: &H, store: &H::Store) {
-    let is_window = |it: &Algorithm| {
-        !matches!(it, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
-    };
-    for algorithm in MODES.into_iter().filter(is_window) {
+    for algorithm in MODES.into_iter().filter(|it| !it.is_bucket()) {
         let name = format!("{algorithm:?}");
         let key = Key::from("k");
         let mut admitted = 0;

@@ -253,10 +253,7 @@ fn has_max_wait(policy: &Policy) -> bool {
 
 /// How a bucket's refunds are judged.
 fn is_level(policy: &Policy) -> bool {
-    matches!(
-        policy.algorithm(),
-        Some(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
-    )
+    policy.algorithm().is_some_and(Algorithm::is_bucket)
 }
 
 fn exactly<S: Subject>(make: &dyn Fn() -> S, history: &History) -> Result<(), String> {

@@ -79,10 +79,9 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, kind: Kind) -> Poli
         Kind::Penalty(_) if rng.u8(..4) > 0 => limit % 3 + 1,
         _ => limit,
     };
-    let bucket =
-        matches!(kind, Kind::Limit(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }));
+    let is_bucket = matches!(kind, Kind::Limit(algorithm) if algorithm.is_bucket());
     let burst = match rng.u8(..8) {
-        _ if !bucket => None,
+        _ if !is_bucket => None,
         0..4 => None,
         // The largest countable burst: with a debt as large again, it comes close to 2^53.
         4 => Some(((1 << 52) / (window / gcd(limit, window))).max(1)),

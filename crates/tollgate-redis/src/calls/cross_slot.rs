@@ -106,8 +106,8 @@ impl Group {
         !self.charges.iter().any(|charge| charge.charge.enforce)
     }
 
-    /// Returns the receipts for an immediate refund of a verdict's charges. Penalties are omitted because they charge no
-    /// units.
+    /// Returns the receipts for an immediate refund of a verdict's charges. Penalties are omitted
+    /// because they charge no units.
     fn receipts(&self, ids: &Ids, verdict: &Verdict) -> Vec<Receipt> {
         let charges: Vec<_> = self.charges.iter().map(NamedCharge::as_charge).collect();
         let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));

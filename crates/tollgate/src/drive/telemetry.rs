@@ -1,11 +1,6 @@
 //! Metrics and spans for decisions. Records metrics only with the feature `metrics`, and spans only
 //! while a subscriber is interested.
 
-#![cfg_attr(
-    not(feature = "metrics"),
-    expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
-)]
-
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,6 +58,7 @@ pub(crate) struct WaitTimer {
 }
 
 impl Telemetry {
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
     pub(crate) fn new(limits: &Limits, observed: &Observed) -> Self {
         #[cfg(feature = "metrics")]
         let observer = observed.observer.clone().unwrap_or_default();
@@ -79,6 +75,7 @@ impl Telemetry {
     }
 
     #[inline]
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
     pub(crate) fn start<'a>(
         &self,
         limits: &Limits,
@@ -162,6 +159,10 @@ impl Telemetry {
         }
     }
 
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
+    )]
     pub(crate) fn start_waiting(&self, limit: usize) -> WaitTimer {
         WaitTimer {
             #[cfg(feature = "metrics")]
@@ -170,12 +171,20 @@ impl Telemetry {
     }
 
     /// Records the numbers that the called service has sent about a limit's quota.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
+    )]
     pub(crate) fn service_said(&self, limit: u8, granted: Option<u64>, remaining: u64) {
         #[cfg(feature = "metrics")]
         self.policies[usize::from(limit)].service_said(granted, remaining);
     }
 
     /// Records a pause that this process has started.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(clippy::unused_self, reason = "nothing is counted")
+    )]
     pub(crate) fn paused(
         &self,
         limits: &Limits,
@@ -184,12 +193,12 @@ impl Telemetry {
         source: PauseSource<'_>,
     ) {
         let policy = limits.policy(applied).name();
-        let (by, header) = match source {
-            PauseSource::Header(header) => ("service", Some(header)),
-            PauseSource::Unnamed => ("service", None),
-            PauseSource::Program => ("program", None),
+        let (text, header) = match source {
+            PauseSource::Header(header) => ("paused by the service", Some(header)),
+            PauseSource::Unnamed => ("paused by the service", None),
+            PauseSource::Program => ("paused by the program", None),
         };
-        tracing::info!(target: "tollgate", policy, ?length, header, "paused by the {by}");
+        tracing::info!(target: "tollgate", policy, ?length, header, "{text}");
         #[cfg(feature = "metrics")]
         self.policies[usize::from(applied.limit)].paused(length, source);
     }

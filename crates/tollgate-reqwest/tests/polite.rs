@@ -21,6 +21,15 @@ const URL: &str = "http://partner.example/orders";
 
 type Store = MemoryStore<TokioClock>;
 
+const fn is_clone<T: Clone>() {}
+
+/// Lists of the public API do not show derived traits.
+const fn middleware_is_clone<St: tollgate::Store>() {
+    is_clone::<PoliteMiddleware<St>>();
+}
+
+const _: () = middleware_is_clone::<Store>();
+
 /// The called service.
 #[derive(Clone)]
 struct Service {

@@ -1,4 +1,24 @@
-//! The names at the root of the crate.
+//! The names at the root of the crate, and the traits of its types. Lists of the public API do not show
+//! derived traits.
+
+use tollgate::layer::Status;
+use tollgate::limiter::PoliteLayer;
+use tollgate::{Limiter, Store};
+
+const fn is_clone<T: Clone>() {}
+#[cfg(feature = "redis")]
+const fn is_display<T: std::fmt::Display>() {}
+
+/// Compiles only if these types are `Clone` with any store.
+const fn shared_types_are_clone<St: Store>() {
+    is_clone::<Limiter<St>>();
+    is_clone::<PoliteLayer<St>>();
+    is_clone::<Status<St>>();
+}
+
+const _: () = shared_types_are_clone::<tollgate::MemoryStore>();
+#[cfg(feature = "redis")]
+const _: () = is_display::<tollgate::store::RedisWarning>();
 
 /// The documentation's front page lists all of these names, so they must be few. Modules contain
 /// the rest, grouped by theme.

@@ -105,6 +105,11 @@ impl State {
         &mut self.servers[owner]
     }
 
+    /// All servers' clocks start or stop to run slower than the replicas' clocks.
+    pub(crate) fn lag_all(&mut self) {
+        (0..self.servers.len()).for_each(|server| self.history.lag(server));
+    }
+
     /// Whether two servers' clocks differ.
     pub(crate) fn are_apart(&self, one: usize, other: usize) -> bool {
         self.servers[one].clock.now() != self.servers[other].clock.now()

@@ -39,14 +39,14 @@ impl Fault {
                 if is_machine {
                     let mut state = world.lock();
                     state.history.slew(true);
-                    state.history.lag();
+                    state.history.lag(master);
                     state.servers[master].clock.freeze(true);
                 }
                 pause(world, master, lasts).await;
                 if is_machine {
                     let mut state = world.lock();
                     state.history.slew(false);
-                    state.history.lag();
+                    state.history.lag(master);
                     state.servers[master].clock.freeze(false);
                 }
             }
@@ -126,7 +126,7 @@ impl Fault {
                     }
                     state.history.slew(true);
                     if servers < replicas {
-                        state.history.lag();
+                        state.lag_all();
                     }
                     state.servers.iter_mut().for_each(|server| server.clock.slew(servers));
                 }
@@ -134,7 +134,7 @@ impl Fault {
                 let mut state = world.lock();
                 state.history.slew(false);
                 if servers < replicas {
-                    state.history.lag();
+                    state.lag_all();
                 }
                 state.servers.iter_mut().for_each(|server| server.clock.slew(0));
             }

@@ -39,7 +39,7 @@ impl History {
     /// Whether the replica must have reported the block, because it has not expired for the replica
     /// or the server. On a server with a slower clock, it expires later.
     pub(crate) fn lives(&self, block: &Block, quiet: &[Timestamp]) -> bool {
-        block.until > quiet[block.server] && block.lags == self.lags
+        block.until > quiet[block.server] && block.lags == self.lags(block.server)
     }
 
     /// Returns the server that granted a block at this time.

@@ -77,8 +77,13 @@ impl History {
     }
 
     /// A server's clock starts or stops to run slower than the replicas' clocks.
-    pub(crate) const fn lag(&mut self) {
-        self.lags += 1;
+    pub(crate) fn lag(&mut self, server: usize) {
+        *self.lags.entry(server).or_default() += 1;
+    }
+
+    /// Returns how often this has happened.
+    pub(super) fn lags(&self, server: usize) -> usize {
+        self.lags.get(&server).copied().unwrap_or_default()
     }
 
     pub(crate) const fn is_slewed(&self) -> bool {

@@ -68,8 +68,8 @@ pub(crate) struct History {
     /// whether there ever was such a fault.
     slews: u64,
     is_uneven: bool,
-    /// How often a server's clock started or stopped to run slower than the replicas' clocks.
-    lags: usize,
+    /// How often each server's clock started or stopped to run slower than the replicas' clocks.
+    lags: BTreeMap<usize, usize>,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
     pub(crate) reached: Reached,
@@ -270,7 +270,7 @@ impl History {
                 // An old master's blocks are lost when it is demoted.
                 let now = self.now();
                 let breaks = self.breaks(&policy_key).filter(|it| it.until <= now).count();
-                let (granted_at, spent, returned, lags) = (at, 0, None, self.lags);
+                let (granted_at, spent, returned, lags) = (at, 0, None, self.lags(server));
                 let block =
                     Block { server, id, units, granted_at, until, spent, returned, breaks, lags };
                 self.blocks.insert((policy_key, at.as_micros()), block);
